@@ -1,0 +1,583 @@
+"""Actors: one Ray actor per share of the fabric, and the backend that owns them.  The only file that imports ray.
+
+Two planes: Ray carries control (create, connect, begin, run, abort, stop), ZeroMQ
+carries frames.  There is no Ray call per step.
+
+Law: the backend ends what it started.  Actors die with it, sockets leave no file,
+the shared page is unlinked as soon as everyone has mapped it, and Ray itself is
+shut down, with its directory, when it was started here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from emu.clock import sleep_s, wall_ns
+from emu.drivers.choice import Chooser
+from emu.drivers.emulate import EmulatedHost, Placement
+from emu.drivers.engine import ImpairmentTable
+from emu.drivers.explain import RankState, explain
+from emu.drivers.floors import FloorPage
+from emu.errors import ConfigError, EmuError, PeerLost
+from emu.rank import Rank
+from emu.session import EngineCounters
+from emu.topologies.graph import NodeKind, Topology
+from emu.topologies.routing import with_seed
+from emu.transport import Keys, Transport, descriptor_limit, descriptors_needed
+
+ONE_EACH_UP_TO = 16
+"""With more accelerators than this, several share an actor unless asked otherwise."""
+PACKED_ACTORS = 8
+SWITCH_ACTORS = 4
+START_TIMEOUT_S = 120.0
+CALL_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 3.0
+WATCH_S = 0.1
+"""How often the session looks for deaths, deadlocks and progress."""
+QUIET_LOOKS = 3
+"""Looks in a row that must find nothing able to move before it is called a deadlock."""
+LEAD_NS = 20_000_000
+"""A run starts this long after the session says so, for the word to reach every actor."""
+OBJECT_STORE_BYTES = 100 * 2**20
+DIRECTORY_PREFIX = "emu-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostInfo:
+    endpoint: str
+    node_id: str
+    wall_ns: int
+    descriptors: int
+
+
+class _HostActor:
+    """A share of the fabric in its own process: transport, emulated host, loop thread."""
+
+    def __init__(
+        self,
+        *,
+        process: int,
+        topology: Topology,
+        placement: Placement,
+        session: int,
+        payload: bool,
+        user_time: str,
+        keys: Keys | None,
+        scheme: str,
+    ) -> None:
+        address = "127.0.0.1" if scheme != "tcp-remote" else ray.util.get_node_ip_address()
+        self._transport = Transport(
+            scheme=scheme.removesuffix("-remote"), address=address, name=f"{session:x}-{process}", keys=keys
+        )
+        self._topology = topology
+        self._placement = placement
+        self._chooser = Chooser(topology)
+        self._host = EmulatedHost(
+            process=process,
+            topology=topology,
+            placement=placement,
+            carrier=self._transport,
+            session=session,
+            payload=payload,
+            user_time=user_time,
+            choose_algorithm=self._chooser.choose,
+        )
+        self._page: FloorPage | None = None
+        self._loop = threading.Thread(target=self._run_loop, name="emu-loop", daemon=True)
+        self._failure: PeerLost | None = None
+
+    def _run_loop(self) -> None:
+        with contextlib.suppress(Exception):  # kept in host.fault and reported by the session's next look
+            self._host.loop()
+
+    def describe(self) -> _HostInfo:
+        return _HostInfo(
+            endpoint=self._transport.endpoint,
+            node_id=ray.get_runtime_context().get_node_id(),
+            wall_ns=wall_ns(),
+            descriptors=descriptor_limit(),
+        )
+
+    def connect(self, peers: dict[int, str], page: str | None, clock_offset_ns: int) -> None:
+        """Connect to the actors that this one sends to, map the page, start the loop, and greet."""
+        placement = self._placement
+        self._host.clock_offset_ns = clock_offset_ns
+        if page is not None:
+            self._page = FloorPage(Path(page), placement.n_processes, list(placement.channels))
+        self._transport.connect(peers)
+        self._loop.start()
+        self._in_loop(self._host.greet)
+
+    def greeted(self) -> bool:
+        return self._host.greeted
+
+    def _in_loop(self, action: Callable[[], None]) -> None:
+        done = threading.Event()
+        failed: list[BaseException] = []
+
+        def act() -> None:
+            try:
+                action()
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                done.set()
+
+        self._host.command(act)
+        if not done.wait(CALL_TIMEOUT_S):
+            raise EmuError("the actor's loop does not answer")
+        if failed:
+            raise failed[0]
+
+    def begin(self, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None:
+        self._topology = with_seed(self._topology, seed)
+        self._host.topology = self._topology
+        self._in_loop(
+            lambda: self._host.begin(epoch=epoch, dilation=dilation, seed=seed, impairments=impairments, page=self._page)
+        )
+
+    def admit(self, members: tuple[int, ...], communicator: int, start_ps: int, anchor_ns: int, seed: int) -> None:
+        """The hosted ranks will run; their cursors count from now on."""
+        topology = self._topology
+        ranks = [
+            Rank(
+                runtime=self._host.runtime,
+                world_rank=world_rank,
+                members=members,
+                name=topology.nodes[topology.ranks[world_rank]].name,
+                seed=seed,
+                start_ps=start_ps,
+                communicator=communicator,
+            )
+            for world_rank in members
+            if world_rank in self._host.engine.endpoints
+        ]
+        self._in_loop(lambda: self._host.admit(ranks, anchor_ns))
+
+    def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[dict[int, Any], int]:
+        """Run the function on every hosted rank to its end; (results, largest cursor)."""
+        runtime = self._host.runtime
+        runtime.launch(function, args)
+        residents = list(runtime.residents.values())
+        for resident in residents:
+            if resident.thread is not None:
+                while resident.thread.is_alive():
+                    resident.thread.join(WATCH_S)
+                    failure = runtime.first_failure()
+                    if failure is not None:
+                        raise failure
+        failure = runtime.first_failure()
+        if failure is not None:
+            raise failure
+        if runtime.failed is not None:
+            raise runtime.failed
+        return runtime.results(), max((r.rank.cursor_ps for r in residents), default=0)
+
+    def abort(self, error: EmuError) -> None:
+        self._in_loop(lambda: self._host.runtime.fail(error))
+
+    def states(self) -> tuple[list[RankState], str | None, int, str | None]:
+        """What the ranks do, a mismatch that a frame showed, events so far, and the loop's fault."""
+        runtime = self._host.runtime
+        states: list[RankState] = []
+        if self._host.fault is None:
+            self._in_loop(lambda: states.extend(runtime.states()))
+        return states, runtime.suspicion, self._host.engine.events, self._host.fault and repr(self._host.fault)
+
+    def counters(self) -> EngineCounters:
+        found: list[EngineCounters] = []
+        host = self._host
+
+        def read() -> None:
+            counters = host.counters
+            found.append(
+                EngineCounters(
+                    links={i: machine.statistics() for i, machine in host.engine.links.items()},
+                    events=host.engine.events,
+                    order_violations=counters.order_violations,
+                    order_weight_ps=counters.order_weight_ps,
+                    transport_backpressure=counters.transport_backpressure,
+                    largest_lateness_ps=counters.largest_lateness_ps,
+                    socket_payload_bytes=counters.socket_payload_bytes,
+                )
+            )
+
+        self._in_loop(read)
+        return found[0]
+
+    def stop(self) -> None:
+        """Stop the loop and close the sockets."""
+        self._host.stop()
+        if self._loop.is_alive():
+            self._loop.join(STOP_TIMEOUT_S)
+        self._transport.close()
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+
+def place(topology: Topology, accelerators_per_actor: int | None) -> Placement:
+    """Which actor hosts which node: one each while that is sensible, neighbours together above that.
+
+    Raises ConfigError for a share below 1.
+    """
+    if accelerators_per_actor is not None and accelerators_per_actor < 1:
+        raise ConfigError(f"{accelerators_per_actor} accelerators per actor: use auto, or 1 or more")
+    endpoints = [i for i, node in enumerate(topology.nodes) if node.kind != NodeKind.SWITCH]
+    switches = [i for i, node in enumerate(topology.nodes) if node.kind == NodeKind.SWITCH]
+    if accelerators_per_actor is None:
+        accelerators_per_actor = 1 if len(endpoints) <= ONE_EACH_UP_TO else -(-len(endpoints) // PACKED_ACTORS)
+    owner = [0] * len(topology.nodes)
+    for position, node in enumerate(endpoints):
+        owner[node] = position // accelerators_per_actor
+    first = -(-len(endpoints) // accelerators_per_actor)
+    share = -(-len(switches) // SWITCH_ACTORS)
+    for position, node in enumerate(switches):
+        owner[node] = first + position // share
+    return Placement.of(topology, tuple(owner))
+
+
+class RayBackend:
+    """The emulating driver behind a session."""
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        session_id: int,
+        accelerators_per_actor: int | None,
+        address: str | None,
+        timeout_s: float,
+        payload: bool,
+        user_time: str,
+        transport: str,
+    ) -> None:
+        if transport not in ("auto", "ipc", "tcp"):
+            raise ConfigError(f"transport {transport!r}: use auto, ipc or tcp")
+        self._topology = topology
+        self._timeout_s = timeout_s
+        self._placement = place(topology, accelerators_per_actor)
+        self._actors: dict[int, Any] = {}
+        self._dead: dict[int, tuple[str, ...]] = {}
+        self._directory: Path | None = None
+        self._started_ray = False
+        self._page: FloorPage | None = None
+        self._start_ps = 0
+        self._dilation = 1.0
+        self._seed = 0
+        self._closed = False
+        self._check_descriptors()
+        try:
+            self._start_ray(address)
+            self._create(session_id, payload, user_time, transport)
+            self._join_up()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- start -----------------------------------------------------------------------------------
+
+    def _check_descriptors(self) -> None:
+        outgoing: dict[int, int] = {}
+        for sender, _, _ in self._placement.channels:
+            outgoing[sender] = outgoing.get(sender, 0) + 1
+        needed = descriptors_needed(max(outgoing.values(), default=0))
+        if needed > descriptor_limit():
+            raise ConfigError(
+                f"an actor needs about {needed} file descriptors and the limit is {descriptor_limit()}: raise it with"
+                f" 'ulimit -n {2 * needed}' or let more accelerators share an actor (--accelerators-per-actor)"
+            )
+
+    def _start_ray(self, address: str | None) -> None:
+        if ray.is_initialized():
+            if address is not None and ray.get_runtime_context().gcs_address != address:
+                raise ConfigError(f"address {address}: this process is already connected to another Ray cluster; leave it out")
+            return
+        for name in ("ray", "ray._private.worker", "ray._private.authentication"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        _sweep()
+        if address is not None:
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except Exception as error:
+                raise ConfigError(f"no Ray cluster answers at {address}: {_first_line(error)}; start one with 'ray start --head'") from error
+            self._started_ray = True
+            return
+        self._directory = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY_PREFIX}{os.getpid()}-"))
+        self._started_ray = True
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=str(self._directory),
+        )
+
+    def _create(self, session_id: int, payload: bool, user_time: str, transport: str) -> None:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        several_hosts = len({node["NodeManagerHostname"] for node in nodes}) > 1
+        if several_hosts and transport == "ipc":
+            raise ConfigError("transport ipc needs all actors on one host; this cluster has several, use tcp")
+        keys = Keys.make() if several_hosts else None
+        scheme = "tcp-remote" if several_hosts else "ipc" if transport == "auto" else transport
+        actor_class = ray.remote(num_cpus=0, max_concurrency=8, max_restarts=0, scheduling_strategy="SPREAD")(_HostActor)
+        topology, placement = ray.put(self._topology), ray.put(self._placement)
+        for process in range(self._placement.n_processes):
+            self._actors[process] = actor_class.remote(
+                process=process,
+                topology=topology,
+                placement=placement,
+                session=session_id,
+                payload=payload,
+                user_time=user_time,
+                keys=keys,
+                scheme=scheme,
+            )
+
+    def _join_up(self) -> None:
+        placement = self._placement
+        described = {actor.describe.remote(): process for process, actor in self._actors.items()}
+        ready, waiting = ray.wait(list(described), num_returns=len(described), timeout=START_TIMEOUT_S)
+        if waiting:
+            raise EmuError(
+                f"{len(ready)} of {len(described)} actors started within {START_TIMEOUT_S:g} s; missing: "
+                + ", ".join(self._names_of(described[ref])[0] for ref in waiting[:8])
+                + "; use fewer actors (--accelerators-per-actor) or a larger cluster"
+            )
+        info: dict[int, _HostInfo] = {described[ref]: found for ref, found in zip(ready, self._get(ready), strict=True)}
+        here = ray.get_runtime_context().get_node_id()
+        page_path: Path | None = None
+        if {found.node_id for found in info.values()} == {here}:
+            page_path = _page_directory() / f"{DIRECTORY_PREFIX}{os.getpid()}-{wall_ns():x}.page"
+            FloorPage.create(page_path, placement.n_processes, len(placement.channels))
+        try:
+            offsets = self._clock_offsets(info, here)
+            peers: dict[int, dict[int, str]] = {process: {} for process in self._actors}
+            for sender, receiver, _ in placement.channels:
+                peers[sender][receiver] = info[receiver].endpoint
+            if page_path is not None:
+                self._page = FloorPage(page_path, placement.n_processes, list(placement.channels))
+            self._all(
+                lambda process, actor: actor.connect.remote(
+                    peers[process], None if page_path is None else str(page_path), offsets.get(info[process].node_id, 0)
+                )
+            )
+        finally:
+            if page_path is not None:
+                page_path.unlink(missing_ok=True)
+        deadline_ns = wall_ns() + int(CALL_TIMEOUT_S * 1e9)
+        while not all(self._all(lambda _, actor: actor.greeted.remote()).values()):
+            if wall_ns() > deadline_ns:
+                raise EmuError(f"the actors could not all reach each other within {CALL_TIMEOUT_S:g} s; check the firewall")
+            sleep_s(0.02)
+
+    def _clock_offsets(self, info: dict[int, _HostInfo], here: str) -> dict[str, int]:
+        """Offset of each other host's monotonic clock, from the quickest of a few round trips."""
+        offsets: dict[str, int] = {}
+        for process, found in info.items():
+            if found.node_id == here or found.node_id in offsets:
+                continue
+            best: tuple[int, int] | None = None
+            for _ in range(8):
+                before = wall_ns()
+                there = self._get([self._actors[process].describe.remote()])[0].wall_ns
+                after = wall_ns()
+                if best is None or after - before < best[0]:
+                    best = after - before, there - (before + after) // 2
+            offsets[found.node_id] = best[1] if best is not None else 0
+        return offsets
+
+    # -- Ray calls ---------------------------------------------------------------------------------
+
+    def _get(self, refs: list[Any]) -> list[Any]:
+        try:
+            return list(ray.get(refs, timeout=START_TIMEOUT_S))
+        except ray.exceptions.RayTaskError as error:
+            raise _cause(error) from None
+
+    def _all(self, call: Callable[[int, Any], Any]) -> dict[int, Any]:
+        """Call every living actor; a death on the way becomes PeerLost."""
+        refs = {call(process, actor): process for process, actor in self._actors.items() if process not in self._dead}
+        results: dict[int, Any] = {}
+        for ref, process in refs.items():
+            try:
+                results[process] = ray.get(ref, timeout=START_TIMEOUT_S)
+            except ray.exceptions.RayActorError:
+                self._bury(process)
+                raise self._lost() from None
+            except ray.exceptions.RayTaskError as error:
+                raise _cause(error) from None
+        return results
+
+    def _names_of(self, process: int) -> tuple[str, ...]:
+        return tuple(self._topology.nodes[i].name for i, owner in enumerate(self._placement.owner) if owner == process)
+
+    def _bury(self, process: int) -> None:
+        self._dead[process] = self._names_of(process)
+
+    def _lost(self) -> PeerLost:
+        names = tuple(name for found in self._dead.values() for name in found)
+        ranks = [r for r, node in enumerate(self._topology.ranks) if self._topology.nodes[node].name in names]
+        told = f" (ranks {', '.join(map(str, ranks))})" if ranks else ""
+        shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        return PeerLost(f"the actor of {shown}{told} died; what it carried is lost to this session", names)
+
+    def lost_nodes(self) -> frozenset[int]:
+        return frozenset(i for i, owner in enumerate(self._placement.owner) if owner in self._dead)
+
+    # -- runs ----------------------------------------------------------------------------------------
+
+    def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None:
+        self._dilation = dilation
+        self._seed = seed
+        self._start_ps = 0
+        if self._page is not None:
+            self._page.clear()
+        try:
+            self._all(lambda _, actor: actor.begin.remote(epoch, dilation, seed, impairments))
+        except PeerLost:
+            # A death that nobody has seen yet: those that are left begin without it.
+            self._all(lambda _, actor: actor.begin.remote(epoch, dilation, seed, impairments))
+
+    def run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int
+    ) -> dict[int, Any]:
+        anchor_ns = wall_ns() + LEAD_NS
+        self._all(lambda _, actor: actor.admit.remote(members, communicator, self._start_ps, anchor_ns, self._seed))
+        refs = {
+            actor.run.remote(function, args): process for process, actor in self._actors.items() if process not in self._dead
+        }
+        results: dict[int, Any] = {}
+        pending = list(refs)
+        quiet, progress, since_ns = 0, -1, wall_ns()
+        while pending:
+            ready, pending = ray.wait(pending, num_returns=len(pending), timeout=WATCH_S)
+            for ref in ready:
+                process = refs[ref]
+                try:
+                    found, cursor_ps = ray.get(ref)
+                except ray.exceptions.RayActorError:
+                    self._bury(process)
+                    self._abort(self._lost(), pending)
+                except ray.exceptions.RayTaskError as error:
+                    self._abort(_cause(error), pending)
+                else:
+                    results.update(found)
+                    self._start_ps = max(self._start_ps, cursor_ps)
+            if not pending:
+                break
+            quiet, progress, since_ns = self._watch(pending, quiet, progress, since_ns)
+        return results
+
+    def _watch(self, pending: list[Any], quiet: int, progress: int, since_ns: int) -> tuple[int, int, int]:
+        """Look for a deadlock or a stall; raises what explains it."""
+        now_ns = wall_ns()
+        page = self._page
+        if page is not None:
+            events = int(page.progress.sum())
+            quiet = quiet + 1 if page.quiescent() else 0
+        else:
+            events = progress
+            if now_ns - since_ns > min(self._timeout_s, 1.0) * 1e9:
+                events = sum(found[2] for found in self._all(lambda _, actor: actor.states.remote()).values())
+        if events != progress:
+            return quiet, events, now_ns
+        stalled = now_ns - since_ns > self._timeout_s * 1e9
+        if quiet < QUIET_LOOKS and not stalled:
+            return quiet, progress, since_ns
+        gathered = self._all(lambda _, actor: actor.states.remote())
+        fault = next((found[3] for found in gathered.values() if found[3] is not None), None)
+        if fault is not None:
+            self._abort(EmuError(f"an actor's loop failed: {fault}"), pending)
+        states = [state for found in gathered.values() for state in found[0]]
+        if all(state.status == "returned" for state in states):
+            return 0, progress, now_ns
+        hint = next((found[1] for found in gathered.values() if found[1] is not None), None)
+        self._abort(explain(states, hint=hint, timeout_s=self._timeout_s if stalled else None), pending)
+        return quiet, progress, since_ns
+
+    def _abort(self, error: EmuError, pending: list[Any]) -> None:
+        """End the run on every living actor, wait for their ranks to stop, and raise."""
+        alive = [actor for process, actor in self._actors.items() if process not in self._dead]
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.wait([actor.abort.remote(error) for actor in alive], num_returns=len(alive), timeout=CALL_TIMEOUT_S)
+            if pending:
+                ray.wait(pending, num_returns=len(pending), timeout=STOP_TIMEOUT_S)
+        raise error
+
+    def counters(self) -> list[EngineCounters]:
+        return list(self._all(lambda _, actor: actor.counters.remote()).values())
+
+    def process_ids(self) -> dict[str, int]:
+        """Process id of each node's actor, for tests and for the curious."""
+        ids = self._all(lambda _, actor: actor.process_id.remote())
+        return {node.name: ids[self._placement.owner[i]] for i, node in enumerate(self._topology.nodes)}
+
+    # -- end -------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Exception):
+            if self._actors and ray.is_initialized():
+                alive = [actor for process, actor in self._actors.items() if process not in self._dead]
+                if alive and not self._started_ray:
+                    ray.wait([actor.stop.remote() for actor in alive], num_returns=len(alive), timeout=STOP_TIMEOUT_S)
+                for actor in alive:
+                    ray.kill(actor)
+        self._actors.clear()
+        if self._page is not None:
+            self._page.close()
+            self._page = None
+        if self._started_ray:
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+
+def _cause(error: Any) -> EmuError:
+    """The emu error inside Ray's wrapping."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, EmuError):
+        return cause
+    return EmuError(_first_line(cause if cause is not None else error))
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _page_directory() -> Path:
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _sweep() -> None:
+    """Remove directories of sessions whose process was killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*-*"):
+        owner = path.name.removeprefix(DIRECTORY_PREFIX).split("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc").is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def host_name() -> str:
+    """This host's name, for reports."""
+    return socket.gethostname()

@@ -1,0 +1,217 @@
+"""The measured loop: what every rank runs for one cell of the table.
+
+As nccl-tests does, the iterations are issued back to back and only the last is
+waited for, so the time of one is pipelined time and not isolated latency.  A barrier
+stands before the loop; filling and checking are outside the stopwatch.
+
+Out of place, the data of the last timed iteration is checked, and that the send
+buffer is as it was.  In place, repeated sums would grow without end, so the timed
+iterations carry zeros, and one more, untimed, is checked on fresh data.  Without
+payload (``rank.payload`` false) no array is touched and nothing is checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+
+from emu.bench.data import Array, Segment, count_wrong, fill
+from emu.bench.layout import NOT_IN_PLACE, Layout, layout
+from emu.collectives.reduce import DTYPES
+
+if TYPE_CHECKING:
+    from emu.rank import Rank, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopPlan:
+    """One cell: a collective at one size, out of place or in place.  Counts are elements per buffer.  ``op`` is
+    None where nothing is reduced, ``root`` -1 where there is none."""
+
+    collective: str
+    dtype: str
+    op: str | None
+    root: int
+    send_count: int
+    receive_count: int
+    iterations: int
+    warmup: int
+    in_place: bool
+    check: bool
+    algorithm: str = "auto"
+    channels: int = 1
+    chunk_bytes: int | None = None
+
+    @property
+    def n_calls(self) -> int:
+        """How often the collective runs in all, timed or not."""
+        return self.warmup + self.iterations + (1 if self.checks_apart else 0)
+
+    @property
+    def checks(self) -> bool:
+        """Whether results are checked at all: not where nccl-tests prints N/A."""
+        return self.check and (self.truly_in_place or not self.in_place)
+
+    @property
+    def truly_in_place(self) -> bool:
+        return self.in_place and self.collective not in NOT_IN_PLACE
+
+    @property
+    def checks_apart(self) -> bool:
+        """Whether an extra iteration is run for the check alone."""
+        return self.check and self.truly_in_place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopResult:
+    """One rank's loop.  ``wall_ns`` and ``model_ps`` span all timed iterations; ``iteration_ps`` has the model's
+    time of each, from one completion to the next.
+
+    ``n_wrong`` is None where nothing was checked.
+    """
+
+    wall_ns: int
+    model_ps: int
+    iteration_ps: tuple[int, ...]
+    n_wrong: int | None
+    algorithm: str
+    chunk_bytes: int | None
+
+
+class _How(TypedDict):
+    async_op: bool
+    algorithm: str
+    channels: int
+    chunk_bytes: int | None
+
+
+class _Buffers:
+    """A rank's arrays for one plan.  Without payload they are one zero, seen ``n`` times."""
+
+    def __init__(self, plan: LoopPlan, rank: Rank) -> None:
+        self.plan = plan
+        self.n_ranks = rank.world_size
+        self.payload = rank.payload
+        self.layout: Layout = layout(
+            plan.collective,
+            rank=rank.index,
+            n_ranks=rank.world_size,
+            root=plan.root,
+            send_count=plan.send_count,
+            receive_count=plan.receive_count,
+        )
+        n_sent, n_received = self.layout.n_sent, self.layout.n_received
+        self.receives = self.layout.expected is not None
+        if plan.truly_in_place and self.receives and n_sent:
+            both = self._new(max(n_sent, n_received))
+            self.send = both[self.layout.send_at : self.layout.send_at + n_sent]
+            self.receive = both[self.layout.receive_at : self.layout.receive_at + n_received]
+        else:
+            self.send = self._new(n_sent)
+            self.receive = self._new(n_received)
+
+    def _new(self, count: int) -> Array:
+        dtype = DTYPES[self.plan.dtype]
+        return np.zeros(count, dtype) if self.payload else np.broadcast_to(np.zeros(1, dtype), count)
+
+    def fill(self) -> None:
+        """Fresh data to send."""
+        if self.payload:
+            fill(self.send, self.layout.sent, dtype=self.plan.dtype, n_ranks=self.n_ranks, op=self.plan.op)
+
+    def clear_received(self) -> None:
+        if self.payload:
+            self.receive[...] = 0
+
+    def count_wrong(self) -> int:
+        """Wrong elements in what was received and, out of place, in what was sent."""
+        n_wrong = self._wrong(self.receive, self.layout.expected or ())
+        return n_wrong if self.plan.truly_in_place else n_wrong + self._wrong(self.send, self.layout.sent)
+
+    def _wrong(self, buffer: Array, segments: tuple[Segment, ...]) -> int:
+        return count_wrong(buffer, segments, dtype=self.plan.dtype, n_ranks=self.n_ranks, op=self.plan.op)
+
+
+class _Ended:
+    """A grouped send and receive: leaving the group waits for both, so the rank's cursor is at their completion."""
+
+    algorithm = "p2p"
+
+    def __init__(self, rank: Rank, chunk_bytes: int | None) -> None:
+        self.completed_ps = rank.now_ps
+        self.chunk_bytes = chunk_bytes
+
+    def wait(self) -> int:
+        return self.completed_ps
+
+
+def _issue(rank: Rank, plan: LoopPlan, buffers: _Buffers) -> Work | _Ended:
+    """Start the collective once, in stream order."""
+    comm = rank.comm
+    send, receive, op, root = buffers.send, buffers.receive, plan.op or "sum", plan.root
+    how: _How = {
+        "async_op": True,
+        "algorithm": plan.algorithm,
+        "channels": plan.channels,
+        "chunk_bytes": plan.chunk_bytes,
+    }
+    match plan.collective:
+        case "all_reduce":
+            return comm.all_reduce(send, receive, op=op, **how)
+        case "reduce_scatter":
+            return comm.reduce_scatter(send, receive, op=op, **how)
+        case "reduce":
+            return comm.reduce(send, receive if buffers.receives else None, op=op, root=root, **how)
+        case "all_gather":
+            return comm.all_gather(send, receive, **how)
+        case "broadcast":
+            return comm.broadcast(send, receive, root=root, **how)
+        case "gather":
+            return comm.gather(send, receive if buffers.receives else None, root=root, **how)
+        case "scatter":
+            return comm.scatter(send, receive, root=root, **how)
+        case "alltoall":
+            return comm.alltoall(send, receive, **how)
+        case "alltoallv":
+            return comm.alltoallv(send, receive, buffers.layout.send_counts, buffers.layout.receive_counts, **how)
+        case _:
+            with comm.group():
+                comm.send(
+                    send, (rank.index + 1) % rank.world_size, channels=plan.channels, chunk_bytes=plan.chunk_bytes
+                )
+                comm.recv(
+                    receive, (rank.index - 1) % rank.world_size, channels=plan.channels, chunk_bytes=plan.chunk_bytes
+                )
+            return _Ended(rank, plan.chunk_bytes)
+
+
+def run_loop(rank: Rank, plan: LoopPlan) -> LoopResult:
+    """The rank function.  Raises what the communicator raises."""
+    buffers = _Buffers(plan, rank)
+    if not plan.truly_in_place:
+        buffers.fill()
+    for _ in range(plan.warmup):
+        _issue(rank, plan, buffers).wait()
+    if plan.checks and not plan.truly_in_place:
+        buffers.clear_received()
+    rank.comm.barrier()
+    begin_ps, begin_ns = rank.now_ps, rank.wall_ns()
+    works = [_issue(rank, plan, buffers) for _ in range(plan.iterations)]
+    works[-1].wait()
+    end_ns = rank.wall_ns()
+    ends_ps = [begin_ps, *(work.completed_ps for work in works)]
+    if plan.checks_apart:
+        buffers.clear_received()
+        buffers.fill()
+        _issue(rank, plan, buffers).wait()
+    return LoopResult(
+        wall_ns=end_ns - begin_ns,
+        model_ps=ends_ps[-1] - begin_ps,
+        iteration_ps=tuple(later - earlier for earlier, later in pairwise(ends_ps)),
+        n_wrong=buffers.count_wrong() if plan.checks and rank.payload else None,
+        algorithm=works[-1].algorithm or plan.algorithm,
+        chunk_bytes=works[-1].chunk_bytes,
+    )

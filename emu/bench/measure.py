@@ -1,0 +1,104 @@
+"""Measure one row on a session: run the loop on every rank, out of place and in place, and put the ranks together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from emu.bench.data import NCCL_DTYPES
+from emu.bench.loop import LoopPlan, LoopResult, run_loop
+from emu.bench.options import BenchOptions
+from emu.bench.rows import Row, Side, judge
+from emu.collectives.busbw import Counts, counts
+from emu.collectives.reduce import DTYPES
+
+if TYPE_CHECKING:
+    from emu.session import Session
+
+
+def loop_plan(options: BenchOptions, size: Counts, *, in_place: bool) -> LoopPlan:
+    """The loop for one half of a row."""
+    return LoopPlan(
+        collective=options.collective,
+        dtype=NCCL_DTYPES[options.dtype],
+        op=options.reduction,
+        root=options.printed_root,
+        send_count=size.send_count,
+        receive_count=size.recv_count,
+        iterations=options.iterations,
+        warmup=options.warmup,
+        in_place=in_place,
+        check=options.checks,
+        algorithm=options.algorithm,
+        channels=options.channels,
+        chunk_bytes=options.chunk_bytes,
+    )
+
+
+def row_counts(options: BenchOptions, size_bytes: int, n_ranks: int) -> Counts:
+    """nccl-tests' arithmetic of sizes and counts for one requested size."""
+    return counts(options.collective, size_bytes, DTYPES[NCCL_DTYPES[options.dtype]].itemsize, n_ranks)
+
+
+def measure_row(
+    session: Session, options: BenchOptions, size: Counts, *, n_ranks: int, dilation: float, seed: int
+) -> Row:
+    """Both halves of a row at one dilation (0: unpaced; it is not looked at where the session simulates)."""
+    halves = [
+        _measure(session, options, loop_plan(options, size, in_place=in_place), dilation=dilation, seed=seed)
+        for in_place in (False, True)
+    ]
+    return Row(
+        collective=options.collective,
+        n_ranks=n_ranks,
+        size_bytes=size.size_bytes,
+        count=size.count,
+        dtype=options.dtype,
+        op=options.reduction or "none",
+        root=options.printed_root,
+        out_of_place=halves[0],
+        in_place=halves[1],
+    )
+
+
+def over_ranks(values: Sequence[int], average: int) -> int:
+    """nccl-tests' -a: 0 rank 0's, 1 the mean, 2 the least, 3 the largest."""
+    if average == 0:
+        return values[0]
+    if average == 1:
+        return round(statistics.fmean(values))
+    return min(values) if average == 2 else max(values)
+
+
+def _measure(session: Session, options: BenchOptions, plan: LoopPlan, *, dilation: float, seed: int) -> Side:
+    paced = not options.simulated and dilation > 0
+    session.begin(dilation, seed)
+    results: list[LoopResult] = session.run(run_loop, plan)
+    counters = session.counters()
+    model_ps = over_ranks([result.model_ps for result in results], options.average)
+    measured_ps = None
+    late = None
+    if paced:
+        measured_ps = round(over_ranks([result.wall_ns for result in results], options.average) * 1000 / dilation)
+        late = measured_ps / model_ps - 1 if model_ps else None
+    order_weight = counters.order_weight_ps / model_ps if model_ps else 0.0
+    per_rank = [result.iteration_ps for result in results]
+    wrong = [result.n_wrong for result in results if result.n_wrong is not None]
+    return Side(
+        measured_ps=None if measured_ps is None else round(measured_ps / plan.iterations),
+        model_ps=round(model_ps / plan.iterations),
+        late=late,
+        verdict=judge(late=late, order_weight=order_weight),
+        n_wrong=sum(wrong) if wrong else None,
+        algorithm=results[0].algorithm,
+        chunk_bytes=results[0].chunk_bytes,
+        dilation=None if options.simulated else dilation,
+        seed=seed,
+        order_violations=counters.order_violations,
+        order_weight=order_weight,
+        transport_backpressure=counters.transport_backpressure,
+        largest_lateness_ps=counters.largest_lateness_ps,
+        wire_bytes_per_rank_max=round(counters.wire_bytes_per_rank_max / plan.n_calls),
+        iteration_ps=tuple(over_ranks(times, options.average) for times in zip(*per_rank, strict=True)),
+    )

@@ -1,0 +1,179 @@
+"""Run a benchmark: every fabric, every seed, every size, on sessions that are opened and closed here.
+
+The driver is behind ``open_session``, so that the whole of this is tested without one.
+What was measured is handed on as it comes, through :class:`Observer`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from emu.bench.calibrate import Calibration
+from emu.bench.dilation import Pacer
+from emu.bench.fabrics import Case, prepare
+from emu.bench.measure import loop_plan, measure_row, row_counts
+from emu.bench.options import BenchOptions
+from emu.bench.rows import Row, Verdict, average_busbw_gb_per_s, over_seeds
+from emu.bench.sweep import sizes_bytes
+from emu.errors import ConfigError
+from emu.units import format_bytes
+
+if TYPE_CHECKING:
+    from emu.session import Session
+
+MIN_BW_VARIABLE: Final = "NCCL_TESTS_MIN_BW"
+MIN_BW_SHARE: Final = 0.9
+"""nccl-tests fails a run whose average bus bandwidth is below this share of NCCL_TESTS_MIN_BW (GB/s)."""
+EXIT_OK: Final = 0
+EXIT_WRONG: Final = 3
+EXIT_THRESHOLD: Final = 4
+EXIT_FIDELITY: Final = 5
+
+
+class OpenSession(Protocol):
+    """How a session is opened on a case: ``simulate`` without any process, or for real."""
+
+    def __call__(self, case: Case, options: BenchOptions, *, simulate: bool, payload: bool) -> Session: ...
+
+
+class Observer(Protocol):
+    """Who is told what happens while it happens."""
+
+    def progress(self, text: str) -> None:
+        """A short word on what is being done."""
+
+    def begin(self, case: Case, options: BenchOptions) -> None:
+        """A fabric's table begins."""
+
+    def row(self, row: Row, ratio: float | None) -> None:
+        """A row is there; ``ratio`` is its time over that of the first fabric's row, None for the first."""
+
+    def end(self, result: FabricResult) -> None:
+        """A fabric's table is complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricResult:
+    """All rows of one fabric.  ``case`` is that of the first seed; ``minimum`` the threshold in GB/s, if any."""
+
+    case: Case
+    rows: tuple[Row, ...]
+    minimum: float | None
+
+    @property
+    def average(self) -> float | None:
+        """Average bus bandwidth, GB/s; None when every row is degraded."""
+        return average_busbw_gb_per_s(self.rows)
+
+    @property
+    def n_wrong(self) -> int:
+        return sum(row.n_wrong for row in self.rows)
+
+    @property
+    def n_degraded(self) -> int:
+        return sum(row.verdict is Verdict.DEGRADED for row in self.rows)
+
+    @property
+    def meets_minimum(self) -> bool:
+        """Whether the average is at least 0.9 x the threshold; an average that cannot be given does not."""
+        return self.minimum is None or (self.average is not None and self.average >= MIN_BW_SHARE * self.minimum)
+
+
+def minimum_bandwidth(environment: dict[str, str] | None = None) -> float | None:
+    """NCCL_TESTS_MIN_BW in GB/s, or None.  Raises ConfigError when it is no number."""
+    text = (os.environ if environment is None else environment).get(MIN_BW_VARIABLE, "")
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise ConfigError(f"{MIN_BW_VARIABLE}={text!r} must be a bandwidth in GB/s, for example 40") from None
+
+
+def exit_code(results: tuple[FabricResult, ...], *, strict: bool) -> int:
+    """Wrong data first, then lost fidelity (without which no threshold can be judged), then the threshold."""
+    if any(result.n_wrong for result in results):
+        return EXIT_WRONG
+    if strict and any(result.n_degraded for result in results):
+        return EXIT_FIDELITY
+    return EXIT_OK if all(result.meets_minimum for result in results) else EXIT_THRESHOLD
+
+
+def run(
+    options: BenchOptions,
+    observer: Observer,
+    *,
+    open_session: OpenSession,
+    calibration: Callable[[], Calibration],
+) -> tuple[FabricResult, ...]:
+    """Run everything that ``options`` asks for.
+
+    ``calibration`` is asked only where --dilation is auto; it may be slow once.
+    Raises EmuError; sessions are closed however it ends.
+    """
+    minimum = minimum_bandwidth()
+    seeds = range(options.seed, options.seed + options.n_seeds)
+    cases = [[prepare(options, name, seed) for seed in seeds] for name in options.fabrics]
+    if options.dilation is None and not options.simulated:
+        calibration()  # before a session is open, which its own would disturb
+    results: list[FabricResult] = []
+    for per_seed in cases:
+        observer.begin(per_seed[0], options)
+        rows: list[Row] = []
+        with closing(_rows(per_seed, options, observer, open_session, calibration)) as measured:
+            for row in measured:
+                observer.row(row, _ratio(row, results[0].rows[len(rows)]) if results else None)
+                rows.append(row)
+        results.append(FabricResult(case=per_seed[0], rows=tuple(rows), minimum=minimum))
+        observer.end(results[-1])
+    return tuple(results)
+
+
+def _rows(
+    per_seed: Sequence[Case],
+    options: BenchOptions,
+    observer: Observer,
+    open_session: OpenSession,
+    calibration: Callable[[], Calibration],
+) -> Generator[Row]:
+    """The rows of one fabric: as they come with one seed, over all seeds at the end with several."""
+    if len(per_seed) == 1:
+        yield from _seed_rows(per_seed[0], options, observer, open_session, calibration)
+        return
+    by_seed = [list(_seed_rows(case, options, observer, open_session, calibration)) for case in per_seed]
+    for same_size in zip(*by_seed, strict=True):
+        yield over_seeds(same_size)
+
+
+def _seed_rows(
+    case: Case,
+    options: BenchOptions,
+    observer: Observer,
+    open_session: OpenSession,
+    calibration: Callable[[], Calibration],
+) -> Generator[Row]:
+    pacer = Pacer(
+        0.0 if options.simulated else options.dilation,
+        calibration,
+        lambda: open_session(case, options, simulate=True, payload=False),
+    )
+    n_ranks = case.topology.n_ranks
+    observer.progress(f"{case.name}: starting {n_ranks} ranks")
+    with closing(pacer), open_session(case, options, simulate=options.simulated, payload=options.payload) as session:
+        for size_bytes in sizes_bytes(options):
+            size = row_counts(options, size_bytes, n_ranks)
+            dilation = pacer.dilation(loop_plan(options, size, in_place=False), case.seed)
+            what = f"{case.name}: {options.collective}, {format_bytes(size_bytes)}, seed {case.seed}"
+            observer.progress(what if options.simulated else f"{what}, dilation {dilation:g}")
+            row = measure_row(session, options, size, n_ranks=n_ranks, dilation=dilation, seed=case.seed)
+            if row.verdict is Verdict.DEGRADED and options.dilation is None:
+                observer.progress(f"{what}: degraded, once more at dilation {2 * dilation:g}")
+                row = measure_row(session, options, size, n_ranks=n_ranks, dilation=2 * dilation, seed=case.seed)
+            yield row
+
+
+def _ratio(row: Row, first: Row) -> float | None:
+    time_ps = first.out_of_place.time_ps
+    return row.out_of_place.time_ps / time_ps if time_ps else None

@@ -1,0 +1,229 @@
+"""The command line: parses, calls :mod:`emu.bench`, and turns what comes back into an exit code.
+
+Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 wrong results, 4 average
+bandwidth below NCCL_TESTS_MIN_BW, 5 fidelity lost with --strict, 130 interrupted.
+Data goes to stdout, messages and progress to stderr.  What a command needs is imported
+when it runs, so that ``emu --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from typer.exceptions import TyperException
+
+from emu import __version__
+from emu.errors import ConfigError, EmuError
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+_nccl = partial(typer.Option, rich_help_panel="nccl-tests' options")
+_fabric = partial(typer.Option, rich_help_panel="Fabric")
+_emulation = partial(typer.Option, rich_help_panel="Emulation")
+_output = partial(typer.Option, rich_help_panel="Output")
+
+app = typer.Typer(
+    name="emu",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"emu {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    show_version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+) -> None:
+    """A distributed emulation testbed for the interconnects of AI accelerators.
+
+    emu demo
+
+    emu bench all_reduce --fabric dgx-h100-8 -b 8 -e 64M -f 8
+
+    emu predict alltoall --fabric torus --set shape=4x4x4
+    """
+
+
+def bench(
+    context: typer.Context,
+    collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, alltoall, broadcast, sendrecv, ...")],
+    begin: Annotated[str, _nccl("-b", "--minbytes", help="Smallest size; K, M, G are binary.")] = "32M",
+    end: Annotated[str, _nccl("-e", "--maxbytes", help="Largest size.")] = "32M",
+    factor: Annotated[float, _nccl("-f", "--stepfactor", help="Factor between sizes.")] = 1,
+    step: Annotated[str, _nccl("-i", "--stepbytes", help="Step between sizes, without -f.")] = "1M",
+    iterations: Annotated[int, _nccl("-n", "--iters", help="Timed iterations, back to back.")] = 20,
+    warmup: Annotated[int, _nccl("-w", "--warmup_iters", help="Untimed iterations before.")] = 1,
+    check: Annotated[
+        int | None,
+        _nccl("-c", "--check", help="1 or 0: check results. Default 1; 0 under simulate."),
+    ] = None,
+    op: Annotated[str, _nccl("-o", "--op", help="sum, prod, min, max or avg.")] = "sum",
+    dtype: Annotated[str, _nccl("-d", "--datatype", help="float, half, bfloat16, double, int32, ...")] = "float",
+    root_rank: Annotated[int, _nccl("-r", "--root", help="Root of rooted collectives.")] = 0,
+    average: Annotated[int, _nccl("-a", "--average", help="Time over ranks: 0 rank 0's, 1 mean, 2 min, 3 max.")] = 1,
+    per_iteration: Annotated[int, _nccl("-I", help="1: columns with statistics over iterations.")] = 0,
+    fabric: Annotated[
+        list[str] | None,
+        _fabric("--fabric", help="Preset, topology or .toml file; repeat to compare. Default dgx-h100-8."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        _fabric("--set", metavar="KEY=VALUE", help="A topology's parameter; FABRIC.KEY=VALUE for one of several."),
+    ] = None,
+    ranks: Annotated[int | None, _fabric("--ranks", help="Only the first N accelerators.")] = None,
+    rank_map: Annotated[
+        str | None, _fabric("--map", help="Rank placement: shuffle, a list such as a0,a4, or @FILE.")
+    ] = None,
+    impair: Annotated[
+        list[str] | None,
+        _fabric("--impair", metavar="LINKS=KIND,...", help="Impair links, e.g. 'a3->s0=throttle,factor=0.5'."),
+    ] = None,
+    algorithm: Annotated[str, _fabric("--algorithm", help="auto, ring, tree, ... or module:function.")] = "auto",
+    channels: Annotated[int, _fabric("--channels", help="Channels that blocks are dealt over.")] = 1,
+    chunk: Annotated[str, _fabric("--chunk", help="Chunk size, or auto.")] = "auto",
+    driver: Annotated[str | None, _emulation("--driver", help="emulate (real data, real time) or simulate.")] = None,
+    dilation: Annotated[
+        str, _emulation("--dilation", help="Wall over model time: auto, a number, or 0 for unpaced.")
+    ] = "auto",
+    per_actor: Annotated[str, _emulation("--accelerators-per-actor", help="auto or a number.")] = "auto",
+    address: Annotated[str | None, _emulation("--address", help="A Ray cluster to run on.")] = None,
+    timeout: Annotated[float, _emulation("--timeout", help="Wall seconds without progress.")] = 30.0,
+    seed: Annotated[int, _emulation("--seed", help="Of routes, placement and impairments.")] = 0,
+    seeds: Annotated[int, _emulation("--seeds", help="Run N seeds; median, p5 and p95.")] = 1,
+    strict: Annotated[bool, _output("--strict", help="Exit 5 when a row is degraded.")] = False,
+    json: Annotated[Path | None, _output("--json", "-J", help="Write a report; never overwrites.")] = None,
+    run_file: Annotated[
+        Path | None, _output("--run-file", help="Write what `emu rerun` needs; never overwrites.")
+    ] = None,
+) -> int:
+    """Run a collective over a range of sizes and print nccl-tests' table.
+
+    `emu bench` emulates: real data over shaped links. `emu predict` simulates: the model's times, at once.
+    """
+    from emu.bench.commands import bench as run_bench
+    from emu.bench.options import DEFAULT_FABRIC, BenchOptions, parse_auto, parse_count, parse_settings, parse_switch
+    from emu.units import parse_nccl_size_bytes
+
+    options = BenchOptions(
+        collective=collective,
+        begin_bytes=parse_nccl_size_bytes(begin),
+        end_bytes=parse_nccl_size_bytes(end),
+        step_factor=factor,
+        step_bytes=parse_nccl_size_bytes(step),
+        iterations=iterations,
+        warmup=warmup,
+        check=None if check is None else parse_switch("-c", check),
+        op=op,
+        dtype=dtype,
+        root=root_rank,
+        average=average,
+        per_iteration=parse_switch("-I", per_iteration),
+        fabrics=tuple(fabric or (DEFAULT_FABRIC,)),
+        settings=parse_settings(setting or ()),
+        n_ranks=ranks,
+        rank_map=rank_map,
+        algorithm=algorithm,
+        channels=channels,
+        chunk_bytes=None if chunk == "auto" else parse_nccl_size_bytes(chunk),
+        driver=driver or ("simulate" if context.info_name == "predict" else "emulate"),
+        dilation=parse_auto("--dilation", dilation),
+        accelerators_per_actor=parse_count("--accelerators-per-actor", per_actor),
+        seed=seed,
+        n_seeds=seeds,
+        impairments=tuple(impair or ()),
+        address=address,
+        timeout_s=timeout,
+        strict=strict,
+    )
+    return run_bench(options, arguments=sys.argv, json_path=json, run_path=run_file)
+
+
+app.command("bench")(bench)
+app.command("predict", help="As `emu bench`, simulated: same table, no processes, no data.")(bench)
+
+
+@app.command()
+def rerun(file: Annotated[Path, typer.Argument(help="Written by emu bench --run-file.")]) -> int:
+    """Repeat a run from its run file and say whether the model times are the same."""
+    from emu.bench.commands import rerun as run_again
+
+    return run_again(file)
+
+
+@app.command()
+def fabrics(
+    name: Annotated[str | None, typer.Argument(help="One to describe; without it, all are listed.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A topology's parameter.")
+    ] = None,
+) -> int:
+    """List the fabrics, or describe one with the sources of its numbers."""
+    from emu.bench.commands import fabrics as show
+    from emu.bench.options import parse_settings
+
+    if name is None and setting:
+        raise ConfigError("--set needs the fabric that it is for: emu fabrics NAME --set key=value")
+    return show(name, parse_settings(setting or ()))
+
+
+@app.command()
+def calibrate(
+    address: Annotated[str | None, typer.Option("--address", help="The Ray cluster to calibrate.")] = None,
+) -> int:
+    """Measure what this host can carry, for --dilation auto; the result is kept."""
+    from emu.bench.commands import calibrate as run_calibrate
+
+    return run_calibrate(address=address)
+
+
+@app.command()
+def demo() -> int:
+    """Ring against tree, and a switch against a torus, each read in one sentence."""
+    from emu.bench.demo import demo as run_demo
+
+    return run_demo()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; never raises for what a user may do, and never prints a traceback for it."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=None if arguments is None else list(arguments), prog_name="emu", standalone_mode=False)
+        sys.stdout.flush()
+    except TyperException as error:
+        text = error.format_message().replace("(Possible options: ", "(did you mean ")
+        if text.strip():
+            _complain(f"{text} (emu --help)")
+        return EXIT_USAGE
+    except EmuError as error:
+        _complain(str(error))
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        _complain("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read stdout has gone
+        return EXIT_FAILED
+    except OSError as error:
+        _complain(str(error))
+        return EXIT_FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"emu: {text}\n")

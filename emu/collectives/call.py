@@ -1,0 +1,96 @@
+"""Call: what a rank asks of its communicator, and how its buffers are cut up.
+
+Law: everything that two ranks must agree on is in the call's ``signature``; the
+digest of it travels with every frame, so that a mismatch is seen at the first one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from emu.errors import ConfigError
+
+KIB = 1024
+MIN_AUTO_CHUNK_BYTES = 128 * KIB
+MAX_AUTO_CHUNK_BYTES = 1024 * KIB
+MAX_CHUNK_BYTES = 64 * 1024 * KIB
+MIN_CHANNEL_BYTES = 4 * KIB
+"""A block is not dealt over several channels in pieces smaller than this."""
+
+PER_RANK = frozenset({"all_gather", "reduce_scatter", "gather", "scatter", "alltoall"})
+"""Collectives whose count is per rank (or per peer), as in NCCL's API."""
+REDUCING = frozenset({"all_reduce", "reduce_scatter", "reduce"})
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One collective, or one half of a send/recv pair.
+
+    ``count``: elements, as NCCL counts them: the whole buffer for all_reduce, broadcast and
+    reduce; per rank or per peer otherwise; the message for send and recv.
+    """
+
+    collective: str
+    count: int
+    dtype: str
+    itemsize: int
+    op: str | None = None
+    root: int | None = None
+    algorithm: str = "direct"
+    channels: int = 1
+    chunk_bytes: int = MAX_AUTO_CHUNK_BYTES
+
+    @cached_property
+    def signature(self) -> tuple[object, ...]:
+        """What every rank must say alike; a sender and a receiver agree on size and dtype."""
+        kind = "p2p" if self.collective in ("send", "recv") else self.collective
+        count = None if kind == "alltoallv" else self.count
+        return kind, count, self.dtype, self.op, self.root, self.algorithm, self.channels, self.chunk_bytes
+
+    @cached_property
+    def digest(self) -> int:
+        return int.from_bytes(hashlib.blake2b(repr(self.signature).encode(), digest_size=7).digest(), "little")
+
+    def __str__(self) -> str:
+        what = f"{self.collective} of {self.count} {self.dtype}"
+        if self.op is not None:
+            what += f" {self.op}"
+        if self.root is not None:
+            what += f" root {self.root}"
+        return what
+
+
+def auto_chunk_bytes(block_bytes: int) -> int:
+    """A quarter of a block, between 128 KiB and 1 MiB: enough chunks to fill a pipeline, few enough to be cheap."""
+    quarter = -(-block_bytes // 4)
+    power = 1 << max(0, quarter - 1).bit_length()
+    return max(MIN_AUTO_CHUNK_BYTES, min(MAX_AUTO_CHUNK_BYTES, power))
+
+
+def check_chunk_bytes(chunk_bytes: int) -> int:
+    """Raises ConfigError outside 64 B to 64 MiB."""
+    if not 64 <= chunk_bytes <= MAX_CHUNK_BYTES:
+        raise ConfigError(f"chunk of {chunk_bytes} bytes: it must be from 64 to {MAX_CHUNK_BYTES} (64M); see --chunk")
+    return chunk_bytes
+
+
+def chunk_elements(call: Call, block_elements: int, slots_per_message: int) -> int:
+    """Elements of a block that go into one message, from sizes on which all ranks agree.
+
+    At most ``chunk_bytes`` over all the slots of a message, and at least one chunk per
+    channel where a block has :data:`MIN_CHANNEL_BYTES` for each.
+    """
+    elements = max(1, call.chunk_bytes // call.itemsize // slots_per_message)
+    if call.channels > 1:
+        share = -(-block_elements // call.channels)
+        elements = min(elements, max(share, MIN_CHANNEL_BYTES // call.itemsize, 1))
+    return elements
+
+
+def split(count: int, n_blocks: int) -> list[tuple[int, int]]:
+    """``count`` elements as ``n_blocks`` (start, length): equal shares, the last ones shorter or empty."""
+    share = -(-count // n_blocks) if count else 0
+    return [(min(count, b * share), max(0, min(count, (b + 1) * share) - b * share)) for b in range(n_blocks)]

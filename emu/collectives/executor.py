@@ -1,0 +1,291 @@
+"""Operation: the machine that runs one rank's part of one call.
+
+Law: it is told the time and touches no other rank.  Steps run as a dataflow; for
+equal inputs they run in the same order whatever the host does, because the
+driver calls it in model order.
+
+Values are immutable arrays.  What still lies in the user's memory is copied when
+it is sent; what was received or computed is handed on as it is.  A block is
+written to the user's output once, by the last step that changes it.
+
+Not modelled here: the time a reduction or a launch takes on the accelerator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+import numpy as np
+
+from emu.collectives.call import PER_RANK, Call, chunk_elements, split
+from emu.collectives.program import Program
+from emu.collectives.reduce import DTYPES, Array, combine, finish, prepare
+from emu.collectives.schedule import StepKind
+from emu.fabric.frame import Frame
+
+SEND, RECV, COPY = int(StepKind.SEND), int(StepKind.RECV), int(StepKind.COPY)
+RECV_REDUCE = int(StepKind.RECV_REDUCE)
+
+
+class Port(Protocol):
+    """Where an operation's messages go: its rank's endpoint."""
+
+    def send(self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, value: Any, now_ps: int) -> None: ...
+    def consumed(self, frame: Frame, now_ps: int) -> None: ...
+    def finished(self, operation: Operation, now_ps: int) -> None: ...
+
+
+class Operation:
+    """One call on one rank, from its start to its completion.
+
+    ``members`` are the world ranks of the communicator; the program speaks of positions in it.
+    ``key`` finds the operation that a frame belongs to.  ``left_ps`` is when the last byte
+    sent so far leaves the rank; the call completes when all steps have run and all has left.
+    """
+
+    __slots__ = (
+        "_arrived", "_chunk", "_dtype", "_input", "_n_steps", "_output", "_ranges", "_remaining", "_total", "_uniform", "_uses",
+        "_values", "_where", "call", "channels", "communicator", "completed_ps", "error", "held", "key", "left_ps", "members",
+        "n_chunks", "number", "on_complete", "payload", "port", "position", "program", "started_ps",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        call: Call,
+        program: Program,
+        n_blocks: int,
+        members: tuple[int, ...],
+        position: int,
+        communicator: int,
+        number: int,
+        port: Port,
+        input_array: Array | None = None,
+        output_array: Array | None = None,
+        send_counts: tuple[int, ...] = (),
+        receive_counts: tuple[int, ...] = (),
+        payload: bool = True,
+        slots_per_message: int = 1,
+    ) -> None:
+        self.call = call
+        self.program = program
+        self.members = members
+        self.position = position
+        self.communicator = communicator
+        self.number = number
+        self.key: tuple[int, ...] = (communicator, number)
+        self.port = port
+        self.payload = payload
+        self.channels = call.channels
+        self.left_ps = 0
+        self.held = 0
+        self.started_ps: int | None = None
+        self.completed_ps: int | None = None
+        self.error: BaseException | None = None
+        self.on_complete: Any = None
+        self._dtype = DTYPES[call.dtype]
+        self._input = input_array
+        self._output = output_array
+        self._where: dict[int, int] = {}
+        n = len(members)
+        if call.collective == "alltoallv":
+            lengths = {slot: send_counts[slot] for slot in range(n)} | {n + s: receive_counts[s] for s in range(n)}
+            self._uniform = -1
+            self._ranges = (_starts(send_counts), _starts(receive_counts), lengths)
+            longest = max(max(lengths.values()), 0)
+            block_elements = longest if call.channels == 1 else call.chunk_bytes // call.itemsize * call.channels
+        elif call.collective in PER_RANK:
+            self._uniform = call.count
+            self._ranges = ([b * call.count for b in range(n)], [b * call.count for b in range(n)], {})
+            longest = block_elements = call.count
+        else:
+            blocks = split(call.count, n_blocks)
+            starts = [start for start, _ in blocks]
+            self._uniform = -1
+            self._ranges = (starts, starts, {b: length for b, (_, length) in enumerate(blocks)})
+            longest = block_elements = blocks[0][1] if blocks else 0
+        self._chunk = chunk_elements(call, block_elements, slots_per_message)
+        self.n_chunks = max(1, -(-longest // self._chunk))
+        self._n_steps = len(program.kinds)
+        self._remaining = program.n_dependencies * self.n_chunks
+        self._total = self._n_steps * self.n_chunks
+        self._arrived: dict[int, Frame] = {}
+        self._values: dict[tuple[int, int], Array] = {}
+        self._uses: dict[tuple[int, int], int] = {}
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def _length(self, slot: int, chunk: int) -> int:
+        """Elements of the chunk-th part of a slot."""
+        length = self._uniform if self._uniform >= 0 else self._ranges[2][slot]
+        return max(0, min(self._chunk, length - chunk * self._chunk))
+
+    def _message_bytes(self, step: int, chunk: int) -> int:
+        slots = self.program.slots[step]
+        if len(slots) == 1:
+            return self._length(slots[0], chunk) * self.call.itemsize
+        return sum(self._length(slot, chunk) for slot in slots) * self.call.itemsize
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def start(self, now_ps: int) -> None:
+        """Run every step that depends on nothing."""
+        self.started_ps = now_ps
+        self.left_ps = now_ps
+        if self.payload and self._input is not None:
+            for slot, block in self.program.initial:
+                for chunk in range(self.n_chunks):
+                    length = self._length(slot, chunk)
+                    if length:
+                        first = self._ranges[0][block] + chunk * self._chunk
+                        self._values[slot, chunk] = prepare(self.call.op, self._input[first : first + length], len(self.members))
+            for slot, block in self.program.untouched:
+                for chunk in range(self.n_chunks):
+                    if (slot, chunk) in self._values:
+                        self._write(slot, block, chunk)
+        if not self._total:
+            self._complete(now_ps)
+            return
+        self._run(deque((step, chunk) for step in self.program.roots for chunk in range(self.n_chunks)), now_ps)
+
+    def receive(self, frame: Frame, now_ps: int) -> None:
+        """The tail of a message's chunk is here."""
+        step = self.program.receive_steps[self._position_of(frame), frame.message]
+        chunk = frame.chunk
+        self._arrived[chunk * self._n_steps + step] = frame
+        if self._remaining[chunk * self._n_steps + step] == 0:
+            self._run(deque(((step, chunk),)), now_ps)
+
+    def _position_of(self, frame: Frame) -> int:
+        if not self._where:
+            self._where = {rank: position for position, rank in enumerate(self.members)}
+        return self._where[frame.source_rank]
+
+    def released(self, now_ps: int) -> None:
+        """A message that waited for credit has been sent."""
+        self.held -= 1
+        if self._total == 0 and self.held == 0:
+            self._complete(now_ps)
+
+    def waits_for(self) -> tuple[int, ...]:
+        """World ranks whose messages (or credits) this operation lacks, for explaining a stall."""
+        program, n = self.program, self._n_steps
+        lacking = {
+            self.members[program.peers[step]]
+            for chunk in range(self.n_chunks)
+            for step in range(n)
+            if program.kinds[step] in (RECV, RECV_REDUCE)
+            and self._remaining[chunk * n + step] == 0
+            and not self._is_done(step, chunk)
+        }
+        return tuple(sorted(lacking))
+
+    def _is_done(self, step: int, chunk: int) -> bool:
+        return self._remaining[chunk * self._n_steps + step] < 0
+
+    # -- dataflow ------------------------------------------------------------------------------
+
+    def _run(self, ready: deque[tuple[int, int]], now_ps: int) -> None:
+        program, n_steps, remaining = self.program, self._n_steps, self._remaining
+        kinds, dependents = program.kinds, program.dependents
+        barrier = self.call.collective == "barrier"
+        while ready:
+            step, chunk = ready.popleft()
+            kind = kinds[step]
+            if kind == SEND:
+                n_bytes = self._message_bytes(step, chunk)
+                if n_bytes or barrier:
+                    value = self._outgoing(step, chunk) if self.payload and n_bytes else None
+                    self.port.send(self, self.members[program.peers[step]], program.ordinals[step], chunk, n_bytes, value, now_ps)
+            elif kind == COPY:
+                if self.payload:
+                    source, target = program.slots[step]
+                    value = self._values.get((source, chunk))
+                    if value is not None:
+                        self._values[target, chunk] = value
+            else:
+                n_bytes = self._message_bytes(step, chunk)
+                if n_bytes or barrier:
+                    frame = self._arrived.pop(chunk * n_steps + step, None)
+                    if frame is None:
+                        continue
+                    if self.payload and n_bytes:
+                        self._incoming(step, chunk, frame.payload, kind == RECV_REDUCE)
+                    self.port.consumed(frame, now_ps)
+            base = chunk * n_steps
+            remaining[base + step] = -1
+            self._total -= 1
+            if self.payload:
+                for slot, block in program.final_writes[step]:
+                    if (slot, chunk) in self._values:
+                        self._write(slot, block, chunk)
+                self._drop_dead(step, chunk)
+            for later in dependents[step]:
+                remaining[base + later] -= 1
+                if remaining[base + later] == 0:
+                    ready.append((later, chunk))
+        if self._total == 0 and self.held == 0 and self.completed_ps is None:
+            self._complete(now_ps)
+
+    def _complete(self, now_ps: int) -> None:
+        self.completed_ps = max(now_ps, self.left_ps)
+        self._values.clear()
+        self.port.finished(self, self.completed_ps)
+
+    # -- payload -------------------------------------------------------------------------------
+
+    def _outgoing(self, step: int, chunk: int) -> Array:
+        values = [self._values[slot, chunk] for slot in self.program.slots[step] if self._length(slot, chunk)]
+        if len(values) > 1:
+            return np.concatenate(values)
+        value = values[0]
+        return value.copy() if self._is_users(value) else value
+
+    def _drop_dead(self, step: int, chunk: int) -> None:
+        """Forget values that no later step uses."""
+        for slot in self.program.slots[step]:
+            left = self._uses.get((slot, chunk), self.program.touches[slot]) - 1
+            self._uses[slot, chunk] = left
+            if not left:
+                self._values.pop((slot, chunk), None)
+
+    def _is_users(self, value: Array) -> bool:
+        """Whether a value still lies in memory that the user may change."""
+        return value.base is not None and (value.base is self._input or value.base is _root(self._input))
+
+    def _incoming(self, step: int, chunk: int, payload: Any, reduce: bool) -> None:
+        received = payload if isinstance(payload, np.ndarray) else np.frombuffer(payload, dtype=self._dtype)
+        offset = 0
+        for slot in self.program.slots[step]:
+            length = self._length(slot, chunk)
+            if not length:
+                continue
+            part = received[offset : offset + length]
+            offset += length
+            if reduce:
+                part = combine(self.call.op or "sum", self._values[slot, chunk], part)
+            self._values[slot, chunk] = part
+
+    def _write(self, slot: int, block: int, chunk: int) -> None:
+        output = self._output
+        value = self._values[slot, chunk]
+        if output is None:
+            return
+        first = self._ranges[1][block] + chunk * self._chunk
+        target = output[first : first + len(value)]
+        done = finish(self.call.op, value, len(self.members))
+        if done.__array_interface__["data"][0] != target.__array_interface__["data"][0]:
+            target[...] = done
+
+
+def _root(array: Array | None) -> Any:
+    return None if array is None else array.base
+
+
+def _starts(counts: tuple[int, ...]) -> list[int]:
+    starts, total = [], 0
+    for count in counts:
+        starts.append(total)
+        total += count
+    return starts

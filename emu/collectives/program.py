@@ -1,0 +1,119 @@
+"""Program: one rank's part of a schedule, compiled to a dataflow.
+
+Law: compiled once per (schedule, rank), then shared by every call; nothing here
+depends on sizes or time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache
+
+from emu.collectives.schedule import Schedule, StepKind
+
+
+class Program:
+    """Steps of one rank with their dependencies.
+
+    A step depends on the last earlier step that wrote a slot it touches and, where it
+    writes, on the earlier steps that read that slot.  ``ordinals[i]`` counts the
+    messages between this rank and the step's peer in that direction.
+    """
+
+    __slots__ = (
+        "dependents", "final_writes", "initial", "kinds", "n_dependencies", "ordinals", "peers",
+        "receive_steps", "roots", "slots", "touches",
+        "untouched",
+    )  # fmt: skip
+
+    def __init__(self, schedule: Schedule, rank: int) -> None:
+        steps = schedule.programs[rank]
+        self.kinds = [int(step.kind) for step in steps]
+        self.peers = [step.peer for step in steps]
+        self.slots = [step.slots for step in steps]
+        self.ordinals: list[int] = []
+        self.n_dependencies: list[int] = []
+        self.dependents: list[list[int]] = [[] for _ in steps]
+        self.receive_steps: dict[tuple[int, int], int] = {}
+        self.initial = tuple(schedule.initial[rank].items())
+        writer: dict[int, int] = {}
+        readers: defaultdict[int, list[int]] = defaultdict(list)
+        touches: defaultdict[int, int] = defaultdict(int)
+        sent: defaultdict[int, int] = defaultdict(int)
+        received: defaultdict[int, int] = defaultdict(int)
+        for index, step in enumerate(steps):
+            reads: tuple[int, ...]
+            writes: tuple[int, ...]
+            ordinal = 0
+            if step.kind == StepKind.SEND:
+                reads, writes = step.slots, ()
+                ordinal = sent[step.peer]
+                sent[step.peer] += 1
+            elif step.kind == StepKind.COPY:
+                reads, writes = step.slots[:1], step.slots[1:]
+            else:
+                reads = step.slots if step.kind == StepKind.RECV_REDUCE else ()
+                writes = step.slots
+                ordinal = received[step.peer]
+                received[step.peer] += 1
+                self.receive_steps[step.peer, ordinal] = index
+            before = {writer[slot] for slot in (*reads, *writes) if slot in writer}
+            for slot in writes:
+                before.update(readers[slot])
+            before.discard(index)
+            for slot in reads:
+                readers[slot].append(index)
+            for slot in writes:
+                writer[slot] = index
+                readers[slot] = []
+            for slot in step.slots:
+                touches[slot] += 1
+            for earlier in before:
+                self.dependents[earlier].append(index)
+            self.n_dependencies.append(len(before))
+            self.ordinals.append(ordinal)
+        self.roots = [index for index, count in enumerate(self.n_dependencies) if count == 0]
+        final = schedule.final[rank]
+        self.final_writes: list[tuple[tuple[int, int], ...]] = [() for _ in steps]
+        for slot, block in final.items():
+            if slot in writer:
+                self.final_writes[writer[slot]] += ((slot, block),)
+        self.untouched = tuple((slot, block) for slot, block in final.items() if slot not in writer)
+        """(slot, block) of the output that no step writes: they end as the input's value."""
+        self.touches: dict[int, int] = dict(touches)
+        """How many steps use a slot: after the last of them its value is dropped, so that received buffers are freed early."""
+
+
+class _Held:
+    """Hashes a schedule by identity: schedules are cached and immutable, and their contents are large."""
+
+    __slots__ = ("schedule",)
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    def __hash__(self) -> int:
+        return id(self.schedule)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and other.schedule is self.schedule
+
+
+@lru_cache(maxsize=4096)
+def _compiled(held: _Held, rank: int) -> Program:
+    return Program(held.schedule, rank)
+
+
+@lru_cache(maxsize=256)
+def _most_slots(held: _Held) -> int:
+    return max((len(step.slots) for program in held.schedule.programs for step in program if step.kind != StepKind.COPY), default=1)
+
+
+def compile_program(schedule: Schedule, rank: int) -> Program:
+    """The rank's program, compiled on first use."""
+    return _compiled(_Held(schedule), rank)
+
+
+def slots_per_message(schedule: Schedule) -> int:
+    """The most blocks that any message of the schedule carries: all ranks cut chunks by it."""
+    return _most_slots(_Held(schedule))

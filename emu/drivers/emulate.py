@@ -1,0 +1,434 @@
+"""Emulate: wall time, one engine per actor, every hop over a socket.
+
+Law: the machines decide *when*, this loop delivers *then*.  A frame is sent as soon
+as its first byte leaves its link in model time, stamped with the times at which it
+is due at the far end; an event is handled when the clock has reached it and
+nothing that comes before it can still arrive (see ``floors``).  A late host is late
+against the clock, never in the model: the model goes on from the due times.
+
+Threads: the loop runs in one thread, which alone touches the machines, the sockets
+and the floor page.  User threads only append to the runtime's inbox and wake the loop.
+
+The clock is read once per cycle.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from heapq import heappush
+from typing import Any, Protocol
+
+import numpy as np
+
+from emu.clock import DilatedClock, wall_ns
+from emu.drivers.engine import FOREVER_PS, Engine, ImpairmentTable
+from emu.drivers.floors import FloorPage
+from emu.drivers.runtime import Runtime
+from emu.errors import EmuError, WireError
+from emu.fabric.frame import Frame
+from emu.rank import Rank
+from emu.topologies.graph import Topology
+from emu.wire import FRAME, HEADER_BYTES, HELLO, INLINE_BYTES, Header, pack, pack_hello, unpack, unpack_hello, unpack_prefix
+
+FIRST_POLL_S = 0.0001
+LONGEST_POLL_S = 0.001
+IDLE_S = 0.5
+
+
+class Carrier(Protocol):
+    """What carries bytes between actors: ``emu.transport.Transport``, or a fake."""
+
+    descriptor: int
+
+    def send(self, peer: int, header: bytes, payload: memoryview | None) -> bool: ...
+    def receive(self) -> Any: ...
+    def readable(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which actor hosts which node.  ``owner[node]`` is its number; channels join actors that share a link."""
+
+    owner: tuple[int, ...]
+    n_processes: int
+    channels: tuple[tuple[int, int, int], ...]
+    """(sender, receiver, smallest latency of their links, ps)."""
+
+    @staticmethod
+    def of(topology: Topology, owner: tuple[int, ...]) -> Placement:
+        smallest: dict[tuple[int, int], int] = {}
+        for link in topology.links:
+            pair = owner[link.source], owner[link.target]
+            smallest[pair] = min(smallest.get(pair, FOREVER_PS), link.latency_ps)
+        return Placement(
+            owner=owner,
+            n_processes=max(owner) + 1,
+            channels=tuple((sender, receiver, latency) for (sender, receiver), latency in sorted(smallest.items())),
+        )
+
+
+@dataclass(slots=True)
+class HostCounters:
+    """What the host did to the run; the model never sees it."""
+
+    largest_lateness_ps: int = 0
+    order_violations: int = 0
+    order_weight_ps: int = 0
+    transport_backpressure: int = 0
+    frames_sent: int = 0
+    socket_payload_bytes: int = 0
+
+
+class _PacedEngine(Engine):
+    """An engine whose links end in other actors: frames leave when their first byte does."""
+
+    def __init__(self, host: EmulatedHost, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self._host = host
+        self.served_ps: dict[int, int] = {}
+
+    def forward(self, frame: Frame, link: int, start_ps: int) -> None:
+        self.served_ps[link] = max(self.served_ps.get(link, 0), self.now_ps)
+        if start_ps <= self.now_ps:
+            self._host.emit(frame, link, self.now_ps)
+        else:
+            self._sequence += 1
+            heappush(self.calendar, (start_ps, link, self._sequence, partial(self._host.emit, frame, link)))
+
+    def forward_credit(self, frame: Frame, now_ps: int) -> None:
+        """Credits take the way back over the sockets too, without waiting in any queue."""
+        if not frame.path:
+            super().forward_credit(frame, now_ps)
+            return
+        link = frame.path[0]
+        frame.hop = 1
+        self._host.emit(frame, link, now_ps)
+
+    def arrive(self, frame: Frame, link: int) -> None:
+        """A frame came in over a socket."""
+        if frame.credit_bytes:
+            if frame.hop < len(frame.path):
+                remaining = frame.path[frame.hop :]
+                frame.hop += 1
+                passes_ps = frame.head_ps - sum(self.topology.links[index].latency_ps for index in remaining)
+                self._host.emit(frame, remaining[0], passes_ps)
+                return
+            self._at_connection(frame.head_ps, frame)
+            return
+        last = frame.hop == len(frame.path)
+        due_ps = frame.tail_ps if last else frame.head_ps
+        if not last:
+            served_ps = self.served_ps.get(frame.path[frame.hop], 0)
+            if due_ps < served_ps:
+                self._host.counters.order_violations += 1
+                self._host.counters.order_weight_ps += served_ps - due_ps
+        self._sequence += 1
+        heappush(self.calendar, (due_ps, link, self._sequence, frame))
+
+
+class EmulatedHost:
+    """One actor's share of the fabric: engine, runtime, clock and loop."""
+
+    def __init__(
+        self,
+        *,
+        process: int,
+        topology: Topology,
+        placement: Placement,
+        carrier: Carrier,
+        session: int,
+        payload: bool,
+        user_time: str,
+        choose_algorithm: Any,
+        clock_offset_ns: int = 0,
+    ) -> None:
+        self.process = process
+        self.topology = topology
+        self.placement = placement
+        self.carrier = carrier
+        self.session = session
+        self.clock_offset_ns = clock_offset_ns
+        self.epoch = 0
+        self.clock = DilatedClock(dilation=1.0, anchor_ns=0)
+        self.counters = HostCounters()
+        self.page: FloorPage | None = None
+        self._payload = payload
+        self._user_time = user_time
+        self._choose = choose_algorithm
+        self._hosted = frozenset(node for node, owner in enumerate(placement.owner) if owner == process)
+        self._outward = {receiver: index for index, (sender, receiver, _) in enumerate(placement.channels) if sender == process}
+        self._latency_ps = {index: latency for index, (_, _, latency) in enumerate(placement.channels)}
+        inward = [latency for _, receiver, latency in placement.channels if receiver == process]
+        self._inward_latency_ps = max(1, min(inward, default=1))
+        self._slack_ps = min((link.latency_ps for link in topology.links), default=0) // 2
+        self._target_of = [placement.owner[link.target] for link in topology.links]
+        self._greeted: set[int] = set()
+        self._backlog: deque[tuple[int, Frame, int, int]] = deque()
+        self._published_ps = FOREVER_PS
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_reader, False)
+        os.set_blocking(self._wake_writer, False)
+        self._stopping = False
+        self._poll_s = FIRST_POLL_S
+        self.fault: BaseException | None = None
+        self.commands: deque[Any] = deque()
+        self._build(0, {})
+
+    @property
+    def senders(self) -> set[int]:
+        """Actors that send to this one."""
+        return {sender for sender, receiver, _ in self.placement.channels if receiver == self.process}
+
+    def _build(self, seed: int, impairments: ImpairmentTable) -> None:
+        self.engine = _PacedEngine(
+            self, topology=self.topology, seed=seed, impairments=impairments, hosted=self._hosted
+        )
+        self.runtime = Runtime(
+            self.engine,
+            payload=self._payload,
+            user_time=self._user_time,
+            wake=self.wake,
+            choose_algorithm=self._choose,
+            dilation=self.clock.dilation,
+        )
+        self.runtime.on_late_submission = self._late_submission
+
+    # -- control (any thread) ----------------------------------------------------------------------
+
+    def wake(self) -> None:
+        try:
+            os.write(self._wake_writer, b"x")
+        except BlockingIOError:
+            return  # the pipe is full: the loop has plenty of reasons to wake
+
+    def command(self, action: Any) -> None:
+        """Have the loop's thread call ``action()``."""
+        self.commands.append(action)
+        self.wake()
+
+    def greet(self) -> None:
+        """Send HELLO to every actor this one sends to."""
+        for peer in self._outward:
+            if not self.carrier.send(peer, pack_hello(self.session, self.epoch, self.process), None):
+                raise WireError(f"actor {self.process} cannot reach actor {peer}")
+
+    @property
+    def greeted(self) -> bool:
+        return self._greeted >= self.senders
+
+    def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable, page: FloorPage | None) -> None:
+        """A fresh model at time 0.  In the loop's thread."""
+        self.epoch = epoch
+        self.clock = DilatedClock(dilation=dilation, anchor_ns=self.now_ns())
+        self.counters = HostCounters()
+        self.page = page
+        self._backlog.clear()
+        self._build(seed, impairments)
+        self._publish()
+
+    def admit(self, ranks: list[Rank], anchor_ns: int) -> None:
+        """Ranks will run from model time ``cursor``; the clock reads it at ``anchor_ns``."""
+        start_ps = ranks[0].cursor_ps if ranks else 0
+        self.clock.anchor_ns = anchor_ns - int(start_ps * self.clock.dilation / 1000)
+        self.runtime.admit(ranks)
+        self._publish()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.wake()
+
+    def now_ns(self) -> int:
+        """Wall time on the session's clock."""
+        return wall_ns() - self.clock_offset_ns
+
+    # -- the loop ------------------------------------------------------------------------------------
+
+    def loop(self) -> None:
+        """Until ``stop``; a fault ends the run on this actor's ranks and is kept for the session."""
+        try:
+            while not self._stopping:
+                self._cycle()
+        except BaseException as error:
+            self.fault = error
+            self.runtime.fail(error if isinstance(error, EmuError) else WireError(f"actor {self.process}: {error!r}"))
+            raise
+        finally:
+            os.close(self._wake_reader)
+
+    def _cycle(self) -> None:
+        now_ns = self.now_ns()
+        self._drain()
+        while self.commands:
+            self.commands.popleft()()
+        self.runtime.take_inbox()
+        self._retry_backlog()
+        engine, clock = self.engine, self.clock
+        before = engine.events
+        now_ps = clock.model_ps(now_ns)
+        limit_ps = self._limit(now_ps)
+        top = engine.next_wakeup()
+        if top is not None and top <= limit_ps:
+            if clock.dilation and now_ps - top > self.counters.largest_lateness_ps:
+                self.counters.largest_lateness_ps = now_ps - top
+            engine.run(limit_ps)
+        self._publish()
+        if engine.interrupted or self.runtime.inbox or self.commands or self.carrier.readable():
+            return
+        self._wait(now_ps, engine.events != before)
+
+    def _limit(self, now_ps: int) -> int:
+        """How far the calendar may be handled now."""
+        if not self.clock.dilation:
+            return FOREVER_PS
+        limit_ps = min(now_ps, self.runtime.floor_ps)
+        if self.page is None:
+            return min(now_ps - self._slack_ps, limit_ps)
+        top = self.engine.next_wakeup()
+        if top is None or top > limit_ps:
+            return -1
+        return min(limit_ps, self.page.safe_until_ps(self.process, self._inward_latency_ps) - 1)
+
+    def _wait(self, now_ps: int, moved: bool) -> None:
+        top = self.engine.next_wakeup()
+        seconds = IDLE_S
+        if self._backlog:
+            seconds = FIRST_POLL_S
+        elif top is not None and top <= self.runtime.floor_ps:
+            due_ps = top if self.page is not None else top + self._slack_ps
+            if due_ps <= now_ps:
+                # It is time, but something that comes first may still be under way.
+                self._poll_s = FIRST_POLL_S if moved else min(LONGEST_POLL_S, self._poll_s * 1.5)
+                seconds = self._poll_s
+            else:
+                seconds = min(IDLE_S, max(0.0, (self.clock.due_ns(due_ps) - self.now_ns()) / 1e9))
+        if seconds <= 0:
+            return
+        readable, _, _ = select.select([self.carrier.descriptor, self._wake_reader], [], [], seconds)
+        if self._wake_reader in readable:
+            while True:
+                try:
+                    if len(os.read(self._wake_reader, 4096)) < 4096:
+                        break
+                except BlockingIOError:
+                    break
+
+    def _publish(self) -> None:
+        """Say how far this actor has got: nothing it sends from now on is older than its floor."""
+        page = self.page
+        if page is None:
+            return
+        top = self.engine.next_wakeup()
+        floor_ps = min(FOREVER_PS if top is None else top, self.runtime.floor_ps)
+        for _, _, _, bound_ps in self._backlog:
+            floor_ps = min(floor_ps, bound_ps)
+        if floor_ps != self._published_ps:
+            self._published_ps = floor_ps
+            page.floors[self.process] = floor_ps
+        page.progress[self.process] = self.engine.events
+
+    # -- frames ----------------------------------------------------------------------------------------
+
+    def emit(self, frame: Frame, link: int, now_ps: int) -> None:
+        """Put a frame on the socket towards the link's far end."""
+        peer = self._target_of[link]
+        if self._backlog or not self._send(frame, link, peer, now_ps):
+            self.counters.transport_backpressure += 1
+            self._backlog.append((peer, frame, link, now_ps))
+
+    def _retry_backlog(self) -> None:
+        while self._backlog:
+            peer, frame, link, bound_ps = self._backlog[0]
+            if not self._send(frame, link, peer, bound_ps):
+                return
+            self._backlog.popleft()
+
+    def _send(self, frame: Frame, link: int, peer: int, now_ps: int) -> bool:
+        channel = self._outward[peer]
+        page = self.page
+        if page is not None:
+            if not page.has_room(channel):
+                return False
+            page.record_send(channel, now_ps + self._latency_ps[channel])
+        n_bytes = frame.payload_bytes
+        header = pack(
+            self.session,
+            self.epoch,
+            Header(
+                link, channel, frame.source_rank, frame.target_rank, frame.hop, frame.flow, frame.route_flow, frame.head_ps,
+                frame.tail_ps, frame.communicator, frame.operation, frame.message, frame.chunk, n_bytes, frame.message_bytes,
+                frame.digest, frame.credit_bytes, self.clock.anchor_ns,
+            ),
+        )  # fmt: skip
+        payload = None
+        if n_bytes and frame.payload is not None:
+            payload = _bytes_of(frame.payload)
+            if n_bytes <= INLINE_BYTES:
+                header += payload
+                payload = None
+        if not self.carrier.send(peer, header, payload):
+            if page is not None:
+                page.sent[channel] -= 1
+            return False
+        self.counters.frames_sent += 1
+        self.counters.socket_payload_bytes += n_bytes
+        return True
+
+    def _drain(self) -> None:
+        """Take in what has arrived.  The floor is lowered before the frames are counted as taken."""
+        counts: dict[int, int] = {}
+        engine = self.engine
+        for data, payload in self.carrier.receive():
+            kind, epoch = unpack_prefix(data, self.session)
+            if kind == HELLO:
+                self._greeted.add(unpack_hello(data))
+                continue
+            if kind != FRAME or epoch != self.epoch:
+                continue
+            header = unpack(data)
+            if header.anchor_ns > self.clock.anchor_ns:
+                self.clock.anchor_ns = header.anchor_ns
+            frame = Frame(
+                engine.path(header.source_rank, header.target_rank, header.route_flow),
+                source_rank=header.source_rank,
+                target_rank=header.target_rank,
+                flow=header.flow,
+                route_flow=header.route_flow,
+                payload_bytes=header.payload_bytes,
+                head_ps=header.head_ps,
+                communicator=header.communicator,
+                operation=header.operation,
+                message=header.message,
+                chunk=header.chunk,
+                message_bytes=header.message_bytes,
+                digest=header.digest,
+                credit_bytes=header.credit_bytes,
+                payload=data[HEADER_BYTES:] if payload is None and len(data) > HEADER_BYTES else payload,
+            )
+            frame.hop = header.hop
+            frame.tail_ps = header.tail_ps
+            engine.arrive(frame, header.link)
+            counts[header.channel] = counts.get(header.channel, 0) + 1
+        if counts and self.page is not None:
+            self._publish()
+            for channel, count in counts.items():
+                self.page.taken[channel] += count
+
+    def _late_submission(self, rank: Rank, cursor_ps: int) -> None:
+        """Re-anchor when the user's Python took wall time, by no more than it took: the rest is the host's lateness."""
+        clock = self.clock
+        if not clock.dilation:
+            return
+        now_ns = self.now_ns()
+        late_ns = now_ns - clock.due_ns(cursor_ps)
+        if late_ns > 0:
+            clock.anchor_ns += min(late_ns, max(0, now_ns + self.clock_offset_ns - rank.resumed_ns))
+
+
+def _bytes_of(payload: Any) -> memoryview:
+    if isinstance(payload, np.ndarray):
+        return memoryview(payload.view(np.uint8)).cast("B")
+    return payload if isinstance(payload, memoryview) else memoryview(payload)

@@ -1,0 +1,329 @@
+"""Runtime: the ranks that one engine hosts, their user threads and their streams.
+
+Law: only the engine's thread touches machines and this table.  User threads put
+requests into ``inbox`` and block on their Work; a request is put before its thread
+blocks, so once the inbox is empty a rank that is not running is truly waiting.
+
+While a rank's user code runs it may submit at its cursor, so the engine must not
+pass it: ``floor_ps`` is the smallest such cursor.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from emu.clock import wall_ns
+from emu.collectives.executor import Operation
+from emu.drivers.engine import FOREVER_PS, Engine
+from emu.drivers.explain import CallState, RankState
+from emu.errors import EmuError, RankFailed
+from emu.fabric.frame import Frame
+from emu.rank import Rank, Work
+
+HISTORY = 64
+"""Calls per rank that are remembered, to explain mismatches after a rank has gone on."""
+
+
+class _Aborted(BaseException):
+    """Unwinds a user's thread after the run has failed elsewhere."""
+
+
+@dataclass(slots=True)
+class _Resident:
+    """A hosted rank: running in user code, waiting for a Work, or returned."""
+
+    rank: Rank
+    thread: threading.Thread | None = None
+    running: bool = False
+    returned: bool = False
+    floor_ps: int = FOREVER_PS
+    waiting: Work | None = None
+    result: Any = None
+    failure: RankFailed | None = None
+
+
+class Runtime:
+    """Implements ``emu.rank.Runtime`` for the ranks of one engine.
+
+    ``wake`` rouses the engine's thread; ``choose_algorithm`` resolves ``auto``.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        payload: bool,
+        user_time: str,
+        wake: Callable[[], None],
+        choose_algorithm: Callable[[str, int, tuple[int, ...], int], str],
+        dilation: float = 0.0,
+    ) -> None:
+        self.engine = engine
+        self.payload = payload
+        self.user_time = user_time
+        self.dilation = dilation
+        self.inbox: deque[Callable[[], None]] = deque()
+        self._wake = wake
+        self._choose = choose_algorithm
+        self.residents: dict[int, _Resident] = {}
+        self.n_running = 0
+        self.failed: BaseException | None = None
+        self.suspicion: str | None = None
+        """A mismatch that a frame showed; the session then asks all ranks and explains."""
+        self._streams: dict[tuple[int, int], deque[tuple[Operation, int]]] = {}
+        self._history: dict[int, dict[tuple[int, ...], CallState]] = {}
+        self._open: dict[int, dict[tuple[int, ...], Operation]] = {}
+        self._count: dict[tuple[int, int], int] = {}
+        self.on_late_submission: Callable[[Rank, int], None] = lambda rank, cursor_ps: None
+        engine.on_finished = self._finished
+        engine.on_mismatch = self._mismatched
+
+    # -- for user threads (emu.rank.Runtime) -----------------------------------------------------
+
+    def submit(self, rank: Rank, operations: list[Operation], cursor_ps: int, ordered: int | None) -> None:
+        self._raise_if_failed()
+        self.inbox.append(lambda: self._take(rank, operations, cursor_ps, ordered))
+        self._wake()
+
+    def wait(self, rank: Rank, work: Work) -> None:
+        cursor_ps = rank.cursor_ps
+        self.inbox.append(lambda: self._block(rank, work, cursor_ps))
+        self._wake()
+        work.event.wait()
+        rank.resumed_ns = wall_ns()
+        self._raise_if_failed()
+        if work.operations:
+            rank.cursor_ps = max(rank.cursor_ps, work.completed_ps)
+
+    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
+        return self._choose(collective, n_bytes, members, root)
+
+    def scale(self) -> float:
+        return self.dilation
+
+    def _raise_if_failed(self) -> None:
+        if self.failed is not None:
+            if threading.current_thread().name.startswith("emu-rank"):
+                raise self.failed if isinstance(self.failed, EmuError) else _Aborted()
+            raise self.failed
+
+    # -- running functions -----------------------------------------------------------------------
+
+    def admit(self, ranks: list[Rank]) -> None:
+        """Ranks are about to run: their cursors bound how far any engine may go."""
+        self.failed = None
+        self.suspicion = None
+        self.residents = {
+            rank.world_rank: _Resident(rank=rank, running=True, floor_ps=rank.cursor_ps) for rank in ranks
+        }
+        self.n_running = len(ranks)
+        self._streams.clear()
+        self._history = {rank.world_rank: {} for rank in ranks}
+        self._open = {rank.world_rank: {} for rank in ranks}
+        self._count.clear()
+
+    def launch(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Start the function on every admitted rank, in a thread each."""
+        for resident in self.residents.values():
+            resident.thread = threading.Thread(
+                target=self._body, args=(resident, function, args), name=f"emu-rank-{resident.rank.world_rank}", daemon=True
+            )
+            resident.rank.resumed_ns = wall_ns()
+            resident.thread.start()
+
+    def _body(self, resident: _Resident, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        rank = resident.rank
+        try:
+            resident.result = function(rank, *args)
+            sync = Work(rank, [])
+            self.wait(rank, sync)
+        except _Aborted:
+            pass
+        except BaseException as error:
+            if error is not self.failed:
+                resident.failure = RankFailed(rank.world_rank, traceback.format_exc(), _picklable(error))
+        self.inbox.append(lambda: self._return(resident))
+        self._wake()
+
+    def finished_all(self) -> bool:
+        return all(resident.returned for resident in self.residents.values())
+
+    def first_failure(self) -> RankFailed | None:
+        return next((r.failure for r in self.residents.values() if r.failure is not None), None)
+
+    def results(self) -> dict[int, Any]:
+        return {world_rank: resident.result for world_rank, resident in self.residents.items()}
+
+    def fail(self, error: BaseException) -> None:
+        """End the run on these ranks: whoever waits, or calls next, gets ``error``."""
+        if self.failed is None:
+            self.failed = error
+        for resident in self.residents.values():
+            if resident.waiting is not None:
+                resident.waiting.event.set()
+                resident.waiting = None
+                self._set_running(resident, resident.rank.cursor_ps)
+
+    # -- in the engine's thread --------------------------------------------------------------------
+
+    def take_inbox(self) -> None:
+        """Handle all requests that user threads have put."""
+        inbox = self.inbox
+        while inbox:
+            inbox.popleft()()
+
+    @property
+    def floor_ps(self) -> int:
+        """The smallest cursor of a rank whose user code is running."""
+        if not self.n_running:
+            return FOREVER_PS
+        return min(resident.floor_ps for resident in self.residents.values())
+
+    def _set_running(self, resident: _Resident, cursor_ps: int) -> None:
+        if not resident.running:
+            resident.running = True
+            self.n_running += 1
+        resident.floor_ps = cursor_ps
+        self.engine.interrupted = True
+
+    def _set_waiting(self, resident: _Resident) -> None:
+        if resident.running:
+            resident.running = False
+            self.n_running -= 1
+        resident.floor_ps = FOREVER_PS
+
+    def _take(self, rank: Rank, operations: list[Operation], cursor_ps: int, ordered: int | None) -> None:
+        if self.failed is not None:
+            return
+        resident = self.residents[rank.world_rank]
+        resident.floor_ps = cursor_ps
+        if ordered is None or not self._streams.get((rank.world_rank, ordered)):
+            self.on_late_submission(rank, cursor_ps)
+        endpoint = self.engine.endpoints[rank.world_rank]
+        for operation in operations:
+            operation.port = endpoint
+            self._remember(rank.world_rank, operation)
+            if ordered is None:
+                self._start_at(rank.world_rank, operation, cursor_ps)
+                continue
+            stream = self._streams.setdefault((rank.world_rank, ordered), deque())
+            stream.append((operation, cursor_ps))
+            if len(stream) == 1:
+                self._start_at(rank.world_rank, operation, cursor_ps)
+
+    def _start_at(self, world_rank: int, operation: Operation, time_ps: int) -> None:
+        endpoint = self.engine.endpoints[world_rank]
+        self.engine.call_at(time_ps, world_rank, lambda now_ps: endpoint.start(operation, now_ps))
+
+    def _block(self, rank: Rank, work: Work, cursor_ps: int) -> None:
+        resident = self.residents[rank.world_rank]
+        if self.failed is not None:
+            work.event.set()
+            return
+        resident.waiting = work
+        self._set_waiting(resident)
+        if work.pending == 0:
+            self._release(resident, work, cursor_ps)
+
+    def _finished(self, world_rank: int, operation: Operation, now_ps: int) -> None:
+        self._open[world_rank].pop(operation.key, None)
+        stream = self._streams.get((world_rank, operation.communicator))
+        if stream and stream[0][0] is operation:
+            stream.popleft()
+            if stream:
+                following, cursor_ps = stream[0]
+                self._start_at(world_rank, following, max(now_ps, cursor_ps))
+        work = operation.on_complete
+        work.pending -= 1
+        resident = self.residents[world_rank]
+        if work.pending == 0 and resident.waiting is work:
+            self._release(resident, work, max(now_ps, resident.rank.cursor_ps))
+
+    def _release(self, resident: _Resident, work: Work, time_ps: int) -> None:
+        """Let the user's thread go on at ``time_ps``: its call is complete and its declared compute over."""
+        if time_ps > self.engine.now_ps:
+            self.engine.call_at(time_ps, resident.rank.world_rank, lambda now_ps: self._resume(resident, work, now_ps))
+        else:
+            self._resume(resident, work, time_ps)
+
+    def _resume(self, resident: _Resident, work: Work, now_ps: int) -> None:
+        if resident.waiting is work:
+            resident.waiting = None
+            self._set_running(resident, now_ps)
+            work.event.set()
+
+    def _return(self, resident: _Resident) -> None:
+        resident.returned = True
+        self._set_waiting(resident)
+        self.engine.interrupted = True
+
+    def _mismatched(self, world_rank: int, frame: Frame, operation: Operation) -> None:
+        self.suspicion = (
+            f"rank {world_rank} is in {operation.call} (call {operation.number}) but rank {frame.source_rank} sent it"
+            " a message of another call"
+        )
+
+    # -- explaining --------------------------------------------------------------------------------
+
+    def _remember(self, world_rank: int, operation: Operation) -> None:
+        state = CallState(
+            key=operation.key,
+            communicator=operation.communicator,
+            number=operation.number,
+            members=operation.members,
+            what=str(operation.call),
+            signature=operation.call.signature,
+            kind=operation.call.collective,
+            peer=operation.members[operation.program.peers[0]] if operation.number < 0 else None,
+        )
+        history = self._history[world_rank]
+        history[operation.key] = state
+        self._open[world_rank][operation.key] = operation
+        if len(history) > HISTORY:
+            for key in list(history)[: len(history) - HISTORY]:
+                if key not in self._open[world_rank]:
+                    del history[key]
+        if operation.number >= 0:
+            self._count[world_rank, operation.communicator] = operation.number + 1
+
+    def states(self) -> list[RankState]:
+        """What each hosted rank is doing, for :func:`emu.drivers.explain.explain`."""
+        found = []
+        for world_rank, resident in sorted(self.residents.items()):
+            history = self._history[world_rank]
+            opened = self._open[world_rank]
+            found.append(
+                RankState(
+                    world_rank=world_rank,
+                    status="returned" if resident.returned else "computing" if resident.running else "waiting",
+                    open_calls=tuple(history[key] for key in opened),
+                    history=tuple(history.values()),
+                    issued={
+                        communicator: count for (rank, communicator), count in self._count.items() if rank == world_rank
+                    },
+                    waits_for=tuple(sorted({r for operation in opened.values() for r in _lacking(operation)})),
+                )
+            )
+        return found
+
+
+def _lacking(operation: Operation) -> tuple[int, ...]:
+    if operation.held:
+        return tuple({operation.members[peer] for peer in operation.program.peers})
+    return operation.waits_for() if operation.started_ps is not None else ()
+
+
+def _picklable(error: BaseException) -> BaseException | None:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return None
+    return error
+
+

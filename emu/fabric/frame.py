@@ -1,0 +1,58 @@
+"""Frame: one chunk on its way, with the model times at which it is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Frame:
+    """A chunk of a message, or a credit that travels back.  Mutable: each hop moves its due times on.
+
+    ``head_ps`` / ``tail_ps``: model times at which its first and last byte reach the node that
+    it is next at (at the source: when it was handed to the first link).
+    ``path`` is a tuple of link indices and ``hop`` the next of them to be taken.
+    ``flow`` identifies (source rank, target rank, channel) and keys randomness.
+    ``message`` is the k-th message of its operation from source to target; ``chunk`` its part.
+    """
+
+    __slots__ = (
+        "chunk", "communicator", "credit_bytes", "digest", "flow", "head_ps", "hop", "message", "operation",
+        "path", "payload", "payload_bytes", "route_flow", "source_rank", "tail_ps", "target_rank", "message_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        path: tuple[int, ...],
+        *,
+        source_rank: int,
+        target_rank: int,
+        flow: int,
+        route_flow: int,
+        payload_bytes: int,
+        head_ps: int,
+        communicator: int = 0,
+        operation: int = 0,
+        message: int = 0,
+        chunk: int = 0,
+        message_bytes: int = 0,
+        digest: int = 0,
+        credit_bytes: int = 0,
+        payload: Any = None,
+    ) -> None:
+        self.path = path
+        self.hop = 0
+        self.source_rank = source_rank
+        self.target_rank = target_rank
+        self.flow = flow
+        self.route_flow = route_flow
+        self.payload_bytes = payload_bytes
+        self.head_ps = head_ps
+        self.tail_ps = head_ps
+        self.communicator = communicator
+        self.operation = operation
+        self.message = message
+        self.chunk = chunk
+        self.message_bytes = message_bytes
+        self.digest = digest
+        self.credit_bytes = credit_bytes
+        self.payload = payload

@@ -1,0 +1,349 @@
+"""LinkMachine: when the bytes of a chunk leave a link, and when they are due at its far end.
+
+A chunk is a fluid with a head and a tail that cuts through.  With wire bytes (payload plus
+one header per MTU), all times rounded up to whole picoseconds:
+
+    first    = min(bytes, mtu + header)               what must be here whole before it goes on
+    start    = max(head_in, free)
+    free     = start + bytes / rate                   capacity is charged once, so it is conserved
+    sparse   = tail_in - head_in > (bytes - first) / rate        upstream is slower than this link
+    head_out = (max(head_in, solid) if sparse else start) + first / rate + latency
+    tail_out = max(start + bytes / rate, tail_in + first / rate) + latency
+    if not sparse: solid = free                       until when the wire has no gaps
+
+Laws.  Frames must come in order of their heads.  Heads leave in that order, tails in that
+order within each flow (those of different flows may overtake: the bytes of a slow frame
+arrive between the bytes of a fast one).  A frame without payload costs one header, and at
+least 1 ps.  Every payload byte is delivered exactly once.
+
+This is exact for one flow over any hops and for fan-in of equals; where slower frames merge
+with others it serves whole chunks and not packets, see tests/sim/test_packet_oracle.py.
+
+What impairments add:
+
+* Capacity (throttle, flap, a lost plane) is a step function of time, integrated exactly.
+* Delays move head and tail alike.  Where they vary, frames stay in order (a frame is held
+  back to the head before it, and to the tail before it in its flow), and the far end never
+  receives faster than the link's rate: the delay is followed by a server of that rate.
+* Loss: the packets behind a lost one in the chunk are sent in vain; a timeout after the end of
+  the lost packet, and not before that pass is over, it and the rest are sent again.  All of it
+  takes capacity.  Later frames of the flow wait for the recovery; other flows fill the wire
+  meanwhile, and only the stretches in which something is sent again are kept free of them.
+  Heads tell of the first pass as if nothing was lost, and of a waiting frame as if it took its
+  turn, so that they stay in order and remain a promise to the far end; the tail tells the truth.
+
+Not modelled: packets of different flows in turns within a chunk (use a smaller quantum),
+priorities, and with both loss and jitter on one link, the far end's rate during a recovery.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from emu.errors import ConfigError
+from emu.fabric.capacity import WORK_PER_BYTE, Capacity, apportion
+from emu.fabric.frame import Frame
+from emu.impairments.base import BaseImpairment, FrameKey
+from emu.impairments.keyed import mix
+from emu.topologies.graph import Link
+
+_MAX_CACHED_SIZES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStatistics:
+    """Counters of one link since it was made."""
+
+    name: str
+    frames: int
+    payload_bytes: int
+    wire_bytes: int
+    """All that was put on the wire: payload, headers, and what was sent again."""
+    resent_bytes: int
+    """The part of ``wire_bytes`` that was sent again after a loss."""
+    lost_packets: int
+    """Losses that the sender had to go back for."""
+    busy_ps: int
+    """Time in which bytes took the wire's capacity; an outage is not busy."""
+    queued_ps: int
+    """Sum over frames of the time from the head's arrival until it leaves."""
+    planes_bytes: tuple[int, ...]
+    """``wire_bytes`` by striped plane; empty where the link has none."""
+
+
+class LinkMachine:
+    """One directed link: a FIFO server with a rate and a latency, see the module."""
+
+    __slots__ = (
+        "_capacity", "_cost_by_size", "_delays", "_far_free_ps", "_flow_frames", "_flow_packets", "_flow_ready_ps",
+        "_flow_tail_ps", "_full_bytes", "_is_plain", "_last_head_ps", "_latency_ps", "_losses", "_solid_ps", "busy_ps",
+        "frames", "free_ps", "index", "link", "lost_packets", "payload_bytes", "queued_ps", "resent_bytes", "seed",
+        "wire_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        link: Link,
+        index: int,
+        seed: int,
+        impairments: tuple[tuple[BaseImpairment, int | None], ...] = (),
+    ) -> None:
+        """``impairments``: (impairment, plane or None), as :func:`emu.impairments.spec.resolve` gives them."""
+        self.link = link
+        self.index = index
+        self.seed = seed
+        self.free_ps = 0
+        """When the last byte of what is decided so far has left, apart from what is to be sent again."""
+        self.frames = 0
+        self.payload_bytes = 0
+        self.wire_bytes = 0
+        self.resent_bytes = 0
+        self.lost_packets = 0
+        self.busy_ps = 0
+        self.queued_ps = 0
+        # Two impairments of one kind on a link must not draw alike, so each has a seed of its own.
+        seeded = tuple((impairment, plane, mix(seed, number)) for number, (impairment, plane) in enumerate(impairments))
+        self._capacity = Capacity(link=link, index=index, impairments=seeded)
+        self._delays = tuple((impairment, own) for impairment, _, own in seeded if impairment.changes_delay)
+        self._losses = tuple((impairment, own) for impairment, _, own in seeded if impairment.loses)
+        self._is_plain = not any(
+            impairment.changes_capacity or impairment.changes_delay or impairment.loses for impairment, _ in impairments
+        )
+        self._latency_ps = link.latency_ps
+        self._full_bytes = link.mtu_bytes + link.header_bytes
+        self._solid_ps = 0
+        self._last_head_ps = 0
+        self._far_free_ps = 0
+        self._cost_by_size: dict[int, tuple[int, int, int, int]] = {}
+        self._flow_tail_ps: dict[int, int] = {}
+        self._flow_ready_ps: dict[int, int] = {}
+        self._flow_frames: dict[int, int] = {}
+        self._flow_packets: dict[int, int] = {}
+
+    def receive(self, frame: Frame, now_ps: int) -> int:
+        """Decide the way of ``frame``, whose head is at the link's input at ``now_ps`` and its tail at ``tail_ps``.
+
+        Sets ``head_ps`` and ``tail_ps`` to the times due at the far end.  Returns when its first
+        byte leaves.  Raises ConfigError if an impairment keeps the link down for ever.
+        """
+        if not self._is_plain:
+            return self._receive_impaired(frame, now_ps)
+        size_bytes = frame.payload_bytes
+        cost = self._cost_by_size.get(size_bytes)
+        if cost is None:
+            cost = self._cost(size_bytes)
+        wire_bytes, duration_ps, first_ps, spread_ps = cost
+        start_ps = self.free_ps
+        if start_ps < now_ps:
+            start_ps = now_ps
+        self.free_ps = end_ps = start_ps + duration_ps
+        tail_in_ps = frame.tail_ps
+        if tail_in_ps - now_ps <= spread_ps:
+            self._solid_ps = end_ps
+            if duration_ps == first_ps:
+                # A frame of a single packet may come to an end before a longer one of its flow that is sparse.
+                end_ps = max(end_ps, self._flow_tail_ps.get(frame.flow, 0))
+            head_ps = start_ps + first_ps
+        else:
+            solid_ps = self._solid_ps
+            start_ps = now_ps if now_ps > solid_ps else solid_ps
+            end_ps = max(end_ps, tail_in_ps + first_ps, self._flow_tail_ps.get(frame.flow, 0))
+            self._flow_tail_ps[frame.flow] = end_ps
+            self._last_head_ps = head_ps = max(start_ps + first_ps, self._last_head_ps)
+        frame.head_ps = head_ps + self._latency_ps
+        frame.tail_ps = end_ps + self._latency_ps
+        self.frames += 1
+        self.payload_bytes += size_bytes
+        self.wire_bytes += wire_bytes
+        self.busy_ps += duration_ps
+        self.queued_ps += start_ps - now_ps
+        return start_ps
+
+    def set_rate_factor(self, factor: Fraction, now_ps: int) -> None:
+        """Throttle live: from the next frame on the link has this share of its rate; 1 is all of it.
+
+        What was decided by ``now_ps`` stays.  Raises ConfigError outside (0, 1].
+        """
+        if not 0 < factor <= 1:
+            raise ConfigError(f"rate factor {factor} is outside (0, 1]; to cut a link schedule a flap")
+        self._capacity.set_factor(factor)
+        self._capacity.forget(now_ps)
+        self._cost_by_size.clear()
+
+    def next_wakeup(self) -> int | None:
+        """None: a link decides when a head arrives, so nothing is left to be asked for."""
+        return None
+
+    def statistics(self) -> LinkStatistics:
+        """Counters so far."""
+        weights = tuple(self._capacity.plane_work)
+        if not any(weights):
+            weights = tuple(Fraction(plane_bps) for plane_bps in self.link.planes_bps)
+        return LinkStatistics(
+            name=self.link.name,
+            frames=self.frames,
+            payload_bytes=self.payload_bytes,
+            wire_bytes=self.wire_bytes,
+            resent_bytes=self.resent_bytes,
+            lost_packets=self.lost_packets,
+            busy_ps=self.busy_ps,
+            queued_ps=self.queued_ps,
+            planes_bytes=apportion(self.wire_bytes, weights),
+        )
+
+    def validate(self) -> None:
+        """Raise AssertionError where bytes or capacity do not add up."""
+        header_bytes = self.wire_bytes - self.resent_bytes - self.payload_bytes
+        assert header_bytes >= 0, f"{self.link.name}: less on the wire than the payload"
+        if self.link.header_bytes == 0:
+            assert header_bytes == 0, f"{self.link.name}: {header_bytes} bytes on the wire that nobody sent"
+        else:
+            n_packets, rest_bytes = divmod(header_bytes, self.link.header_bytes)
+            assert rest_bytes == 0 and n_packets >= self.frames, f"{self.link.name}: headers do not add up"
+        horizon_ps = max(self.free_ps, *self._flow_ready_ps.values(), 0)
+        assert 0 <= self.busy_ps <= horizon_ps, f"{self.link.name}: busy for longer than it exists"
+        most_work = self.link.rate_bps * self.busy_ps
+        assert self.wire_bytes * WORK_PER_BYTE <= most_work, f"{self.link.name}: sent faster than its rate"
+        assert self.queued_ps >= 0, f"{self.link.name}: a frame left before it came"
+        assert self._solid_ps <= self.free_ps, f"{self.link.name}: solid beyond what is sent"
+
+    def _packets_of(self, size_bytes: int) -> int:
+        return max(1, -(-size_bytes // self.link.mtu_bytes))
+
+    def _cost(self, size_bytes: int) -> tuple[int, int, int, int]:
+        """(wire bytes, time for all of them, time for the first packet, the difference), and remember it."""
+        wire_bytes = size_bytes + self._packets_of(size_bytes) * self.link.header_bytes
+        rate_bps = self.link.rate_bps * self._capacity.factor
+        numerator, denominator = rate_bps.numerator, rate_bps.denominator
+        duration_ps = max(1, -(-wire_bytes * WORK_PER_BYTE * denominator // numerator))
+        first_bytes = min(wire_bytes, self._full_bytes)
+        first_ps = max(1, -(-first_bytes * WORK_PER_BYTE * denominator // numerator))
+        if len(self._cost_by_size) >= _MAX_CACHED_SIZES:
+            self._cost_by_size.clear()
+        cost = self._cost_by_size[size_bytes] = (wire_bytes, duration_ps, first_ps, duration_ps - first_ps)
+        return cost
+
+    def _receive_impaired(self, frame: Frame, now_ps: int) -> int:
+        """The rule of :meth:`receive` with everything in it that impairments add."""
+        capacity = self._capacity
+        flow = frame.flow
+        tail_in_ps = frame.tail_ps
+        wire_bytes = frame.payload_bytes + self._packets_of(frame.payload_bytes) * self.link.header_bytes
+        first_bytes = min(wire_bytes, self._full_bytes)
+        ready_ps = self._flow_ready_ps.get(flow, 0)
+        turn_ps = max(now_ps, self.free_ps)
+        waits = ready_ps > turn_ps
+        capacity.forget(now_ps)
+
+        start_ps = capacity.available(max(turn_ps, ready_ps))
+        first_ps = capacity.finish(start_ps, first_bytes) - start_ps
+        end_ps = capacity.finish(start_ps, wire_bytes)
+        down_ps = capacity.down_ps
+        leave_ps = start_ps
+        pass_end_ps = end_ps
+        is_sparse = tail_in_ps - now_ps > end_ps - start_ps - first_ps
+        if is_sparse:
+            end_ps = capacity.finish_arriving(start_ps, wire_bytes, first_bytes, now_ps, tail_in_ps)
+            down_ps = capacity.down_ps
+            leave_ps = capacity.available(max(now_ps, self._solid_ps, ready_ps))
+            pass_end_ps = max(end_ps, capacity.finish(capacity.available(tail_in_ps), first_bytes))
+        turn_leave_ps = capacity.available(turn_ps) if waits else leave_ps
+        head_ps = capacity.finish(turn_leave_ps, first_bytes)
+
+        sequence = self._flow_frames.get(flow, 0)
+        self._flow_frames[flow] = sequence + 1
+        key = FrameKey(self.index, flow, sequence)
+        delay_ps = sum(impairment.delay_ps(seed, key, turn_leave_ps) for impairment, seed in self._delays)
+        head_ps += delay_ps
+
+        self._count(start_ps, end_ps, down_ps)
+        tail_ps = pass_end_ps
+        if self._losses:
+            arrival_ps = tail_in_ps - now_ps if is_sparse else 0
+            tail_ps = self._recover(frame, key, start_ps, pass_end_ps, first_ps, tail_in_ps, arrival_ps)
+        if waits:
+            capacity.reserve(start_ps, end_ps)
+            self._flow_ready_ps[flow] = tail_ps
+        else:
+            self.free_ps = end_ps
+            if not is_sparse:
+                self._solid_ps = end_ps
+        tail_ps += delay_ps
+        if self._delays and not waits:
+            held_ps = max(0, self._far_free_ps - start_ps - delay_ps)
+            self._far_free_ps = end_ps + delay_ps + held_ps
+            tail_ps = max(tail_ps, self._far_free_ps)
+            if not is_sparse:
+                head_ps += held_ps
+        self._last_head_ps = head_ps = max(head_ps, self._last_head_ps)
+        self._flow_tail_ps[flow] = tail_ps = max(tail_ps, head_ps, self._flow_tail_ps.get(flow, 0))
+
+        frame.head_ps = head_ps + self._latency_ps
+        frame.tail_ps = tail_ps + self._latency_ps
+        self.frames += 1
+        self.payload_bytes += frame.payload_bytes
+        self.wire_bytes += wire_bytes
+        self.queued_ps += leave_ps - now_ps
+        return turn_leave_ps
+
+    def _count(self, start_ps: int, end_ps: int, down_ps: int) -> None:
+        self.busy_ps += end_ps - start_ps - down_ps
+        if self.link.planes_bps:
+            self._capacity.count_planes(start_ps, end_ps)
+
+    def _recover(
+        self,
+        frame: Frame,
+        key: FrameKey,
+        start_ps: int,
+        end_ps: int,
+        first_ps: int,
+        tail_in_ps: int,
+        arrival_ps: int,
+    ) -> int:
+        """Send again what is lost of a frame whose first pass takes from ``start_ps`` to ``end_ps``.
+
+        Returns when its last byte has left for good.  ``arrival_ps`` is how long a sparse frame takes to arrive.
+        """
+        capacity = self._capacity
+        header_bytes, mtu_bytes = self.link.header_bytes, self.link.mtu_bytes
+        n_packets = self._packets_of(frame.payload_bytes)
+        begin = self._flow_packets.get(frame.flow, 0)
+        self._flow_packets[frame.flow] = begin + n_packets
+        attempt = 0
+        going_back_to = 0
+        while True:
+            lost, timeout_ps = self._first_lost(key, begin + going_back_to, begin + n_packets, attempt)
+            if lost is None:
+                if attempt > 0:
+                    capacity.reserve(start_ps, end_ps)
+                    self._flow_ready_ps[frame.flow] = end_ps
+                return end_ps
+            lost -= begin
+            sent_bytes = min((lost + 1) * mtu_bytes, frame.payload_bytes) - going_back_to * mtu_bytes
+            gone_ps = capacity.finish(start_ps, sent_bytes + (lost + 1 - going_back_to) * header_bytes)
+            if attempt > 0:
+                capacity.reserve(start_ps, end_ps)
+            elif arrival_ps > 0:
+                gone_ps = max(gone_ps, tail_in_ps - arrival_ps * (n_packets - 1 - lost) // n_packets + first_ps)
+            self.lost_packets += 1
+            attempt += 1
+            going_back_to = lost
+            resent_bytes = frame.payload_bytes - lost * mtu_bytes + (n_packets - lost) * header_bytes
+            start_ps = capacity.available(max(gone_ps + timeout_ps, end_ps))
+            end_ps = capacity.finish(start_ps, resent_bytes)
+            self._count(start_ps, end_ps, capacity.down_ps)
+            self.resent_bytes += resent_bytes
+            self.wire_bytes += resent_bytes
+
+    def _first_lost(self, key: FrameKey, begin: int, end: int, attempt: int) -> tuple[int | None, int]:
+        """The first packet that any impairment loses, and the timeout of that one."""
+        first: int | None = None
+        timeout_ps = 0
+        for impairment, seed in self._losses:
+            lost = impairment.first_lost(seed, key, begin, end, attempt)
+            if lost is not None and (first is None or lost < first):
+                first, timeout_ps = lost, impairment.timeout_ps
+        return first, timeout_ps

@@ -1,0 +1,1 @@
+"""Impairments of links: one file per kind, see :mod:`emu.impairments.base`."""

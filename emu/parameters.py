@@ -1,0 +1,173 @@
+"""Parameters: what users write in fabric files and behind ``--set``, parsed into integers.
+
+Law: text carries its unit and is parsed by :mod:`emu.units`; Python code may hand over
+integers in emu's base units (ps, bit/s, bytes).  Every complaint is a
+:class:`~emu.errors.ConfigError` of one line that names where the value was written, the key,
+the value, and what to write instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Annotated, Final, TypeVar
+
+import annotated_types
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from emu.errors import ConfigError
+from emu.units import parse_bytes, parse_rate_bps, parse_time_ps
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_RANGE_ERRORS: Final = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
+
+
+def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
+    """A validator that parses text and lets everything else through; ConfigError becomes pydantic's ValueError."""
+
+    def convert(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+    return BeforeValidator(convert)
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """``"4x4x2"`` -> (4, 4, 2).  Raises ConfigError."""
+    if not re.fullmatch(r"\s*[0-9]+(\s*x\s*[0-9]+)*\s*", text):
+        raise ConfigError(f"{text!r} is not a shape; write the size of each dimension, for example 4x4x4")
+    return tuple(int(size) for size in text.split("x"))
+
+
+def parse_planes(text: str) -> tuple[int, ...]:
+    """``"4"`` -> four equal planes (1, 1, 1, 1); ``"5+4+4+5"`` -> planes of so many lanes each.  Raises ConfigError."""
+    if not re.fullmatch(r"\s*[0-9]+(\s*\+\s*[0-9]+)*\s*", text):
+        raise ConfigError(f"{text!r} is not a number of planes; write for example 4, or the lanes of each: 5+4+4+5")
+    lanes = tuple(int(part) for part in text.split("+"))
+    return _equal_planes(lanes[0]) if len(lanes) == 1 else lanes
+
+
+def parse_ratio(text: str) -> Fraction:
+    """``"2"``, ``"1.5"``, ``"7:1"`` or ``"7/2"`` -> an exact ratio.  Raises ConfigError."""
+    try:
+        return Fraction(text.strip().replace(":", "/"))
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(f"{text!r} is not a ratio; write for example 1, 1.5 or 7:1") from None
+
+
+def _equal_planes(n_planes: int) -> tuple[int, ...]:
+    if not 1 <= n_planes <= 256:
+        raise ConfigError(f"{n_planes} planes are out of range; use 1 to 256")
+    return (1,) * n_planes
+
+
+TimePs = Annotated[int, Field(ge=0), _from_text(parse_time_ps)]
+"""A time written with its unit (``1.5us``); an int is picoseconds."""
+
+RateBps = Annotated[int, Field(gt=0), _from_text(parse_rate_bps)]
+"""A rate written with its unit (``50GB/s``, ``400Gbit/s``); an int is bits per second."""
+
+SizeBytes = Annotated[int, Field(ge=0), _from_text(parse_bytes)]
+"""A size (``4096``, ``64KiB``); an int is bytes."""
+
+PositiveBytes = Annotated[int, Field(ge=1), _from_text(parse_bytes)]
+"""A size of at least a byte, written alike."""
+
+Shape = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=16), _from_text(parse_shape)]
+"""Sizes of a grid's dimensions (``4x4x4``)."""
+
+Planes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=256), _from_text(parse_planes)]
+"""Lanes in each parallel plane (``4`` or ``5+4+4+5``); the rate is split in proportion."""
+
+Ratio = Annotated[Fraction, Field(gt=0), _from_text(parse_ratio)]
+"""An exact ratio (``2``, ``1.5``, ``7:1``)."""
+
+
+def as_text(value: object) -> object:
+    """Numbers and booleans of a TOML file as the text a user would type, so that a bare ``5`` is missed its unit."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list):
+        return [as_text(item) for item in value]
+    return value
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``" (did you mean 'rate'?)"`` for the nearest known word, or nothing when none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def validate(
+    model: type[Model], values: Mapping[str, object], *, where: str, where_by_key: Mapping[str, str] | None = None
+) -> Model:
+    """``values`` as an instance of ``model``.
+
+    ``where`` is what the user would look for (a file's name or ``--set``); ``where_by_key``
+    names another place for single keys.  Raises ConfigError.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise config_error(error, model, where=where, where_by_key=where_by_key, written=values) from None
+
+
+def config_error(
+    error: ValidationError,
+    model: type[BaseModel],
+    *,
+    where: str,
+    where_by_key: Mapping[str, str] | None = None,
+    written: Mapping[str, object] | None = None,
+) -> ConfigError:
+    """The first complaint of ``error`` in one line: place, key, value (as ``written``), allowed range, fix."""
+    complaints = error.errors(include_url=False)
+    first = complaints[0]
+    path = [str(part) for part in first["loc"]]
+    key = path[0] if path else ""
+    place = (where_by_key or {}).get(key, where)
+    known = [field.alias or name for name, field in model.model_fields.items()]
+    value = repr((written or {}).get(key, first["input"]) if len(path) == 1 else first["input"])
+    allowed = _allowed_range(model, key)
+    match first["type"]:
+        case "extra_forbidden":
+            text = f"{place}: unknown key {key!r}{did_you_mean(key, known)}; known keys: {', '.join(known)}"
+        case "missing" if len(path) == 1:
+            text = f"{place}: {key!r} is missing; known keys: {', '.join(known)}"
+        case "value_error":
+            problem = str(first["ctx"]["error"])
+            shown = "" if not key or value in problem else f" = {value}"
+            text = f"{place}: {'.'.join(path)}{shown}: {problem}" if key else f"{place}: {problem}"
+        case kind:
+            problem = first["msg"].replace("Input should be", "must be")
+            if allowed and len(path) == 1:
+                problem = f"must be {allowed}" if kind in _RANGE_ERRORS else f"{problem}, {allowed}"
+            text = f"{place}: {'.'.join(path)} = {value}: {problem}"
+    if len(complaints) > 1:
+        text += f" (and {len(complaints) - 1} more)"
+    return ConfigError(" ".join(text.split()))
+
+
+def _allowed_range(model: type[BaseModel], key: str) -> str:
+    """``"1 to 4096"``, ``"at least 1"``, ``"more than 0"``, or nothing for a field without bounds."""
+    field = model.model_fields.get(key)
+    at_least = at_most = more_than = None
+    for bound in field.metadata if field is not None else ():
+        if isinstance(bound, annotated_types.Ge):
+            at_least = bound.ge
+        elif isinstance(bound, annotated_types.Le):
+            at_most = bound.le
+        elif isinstance(bound, annotated_types.Gt):
+            more_than = bound.gt
+    if at_least is not None:
+        return f"{at_least} to {at_most}" if at_most is not None else f"at least {at_least}"
+    return f"more than {more_than}" if more_than is not None else ""

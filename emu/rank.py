@@ -1,0 +1,587 @@
+"""Rank: what a user's function is given, and the communicators it talks through.
+
+Threads.  A user's function runs in a thread of its own.  It never touches a
+machine: it puts requests into the runtime's inbox and blocks on a
+:class:`Work`.  The engine's thread takes requests, runs the machines, and wakes
+the user's thread.  While a function computes in Python it holds the GIL for up to
+5 ms at a time, by which the engine's thread of the same actor may be late; numpy
+releases it.
+
+Time.  Each rank has a cursor.  A call is submitted at the cursor; waiting for it
+moves the cursor to its completion; ``compute`` moves it by what is declared.
+Python between calls costs nothing (``user_time="declared"``) or wall time over
+dilation (``"measured"``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from emu.clock import wall_ns
+from emu.collectives.call import PER_RANK, Call, auto_chunk_bytes, check_chunk_bytes
+from emu.collectives.catalogue import schedule_for
+from emu.collectives.executor import Operation
+from emu.collectives.program import Program, compile_program, slots_per_message
+from emu.collectives.reduce import DTYPES, Array, check_dtype, check_op
+from emu.collectives.schedule import Schedule, Step, StepKind
+from emu.errors import ConfigError, EmuError
+from emu.units import PS_PER_MICROSECOND, parse_time_ps
+
+MAX_CHANNELS = 64
+
+
+class Runtime(Protocol):
+    """What a rank needs of the driver that hosts it."""
+
+    payload: bool
+    user_time: str
+
+    def submit(self, rank: Rank, operations: list[Operation], cursor_ps: int, ordered: int | None) -> None:
+        """Start operations at the cursor; with ``ordered`` (a communicator) not before its last ordered one completed."""
+        ...
+
+    def wait(self, rank: Rank, work: Work) -> None:
+        """Block the user's thread until the work is complete; raises what ended the run."""
+        ...
+
+    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
+        """The algorithm that ``auto`` stands for."""
+        ...
+
+    def scale(self) -> float:
+        """Dilation; 0 when unpaced or simulated."""
+        ...
+
+
+class Work:
+    """A call in flight.  ``wait()`` blocks, moves the rank's cursor to the completion and returns it (ps)."""
+
+    def __init__(self, rank: Rank, operations: list[Operation], writebacks: Sequence[tuple[Array, Array]] = ()) -> None:
+        self._rank = rank
+        self.operations = operations
+        for operation in operations:
+            operation.on_complete = self
+        self.writebacks = list(writebacks)
+        self.event = threading.Event()
+        self.pending = len(operations)
+        self.error: BaseException | None = None
+        self.waited = False
+
+    @property
+    def done(self) -> bool:
+        return self.pending == 0
+
+    @property
+    def algorithm(self) -> str | None:
+        """The algorithm that was used."""
+        return self.operations[0].call.algorithm if self.operations else None
+
+    @property
+    def chunk_bytes(self) -> int | None:
+        return self.operations[0].call.chunk_bytes if self.operations else None
+
+    @property
+    def completed_ps(self) -> int:
+        """Model time of the completion.  Raises EmuError before it."""
+        times = [operation.completed_ps for operation in self.operations]
+        if any(time is None for time in times):
+            raise EmuError("the call is not complete; wait() for it first")
+        return max((time for time in times if time is not None), default=self._rank.now_ps)
+
+    def wait(self) -> int:
+        """Model time of the completion, ps.  Raises CollectiveMismatch, Deadlock, PeerLost, RankLeft, Stalled."""
+        if not self.waited:
+            self._rank.runtime.wait(self._rank, self)
+            self.waited = True
+            for target, staged in self.writebacks:
+                target[...] = staged.reshape(target.shape)
+        return self.completed_ps
+
+
+class Rank:
+    """One virtual accelerator, as its user's function sees it.
+
+    ``index`` and ``world_size`` count the ranks of this run; ``comm`` is the communicator of all of them;
+    ``name`` is the accelerator's name in the fabric; ``world_rank`` its number there.
+    """
+
+    def __init__(
+        self, *, runtime: Runtime, world_rank: int, members: tuple[int, ...], name: str, seed: int, start_ps: int, communicator: int
+    ) -> None:
+        self.runtime = runtime
+        self.world_rank = world_rank
+        self.index = members.index(world_rank)
+        self.world_size = len(members)
+        self.name = name
+        self.seed = seed
+        self.cursor_ps = start_ps
+        self.resumed_ns = wall_ns()
+        self.comm = Communicator(rank=self, members=members, identity=communicator, name="world")
+
+    @property
+    def now_ps(self) -> int:
+        """The rank's model time."""
+        self._charge()
+        return self.cursor_ps
+
+    @property
+    def payload(self) -> bool:
+        """False where a prediction runs without data: arrays are neither read nor written."""
+        return self.runtime.payload
+
+    def wall_ns(self) -> int:
+        """A wall-clock stopwatch (monotonic), ns."""
+        return wall_ns()
+
+    def compute(self, duration: str | int | None = None, *, us: float | None = None) -> None:
+        """Declare computation: ``compute("1.5ms")``, ``compute(us=250)`` or picoseconds.  Costs model time, no host work."""
+        if (duration is None) == (us is None):
+            raise ConfigError("compute() takes one duration: compute('250us') or compute(us=250)")
+        time_ps = (
+            round(us * PS_PER_MICROSECOND)
+            if us is not None
+            else duration
+            if isinstance(duration, int)
+            else parse_time_ps(str(duration))
+        )
+        if time_ps < 0:
+            raise ConfigError(f"compute() of {time_ps} ps: a duration must be 0 or more")
+        self._charge()
+        self.cursor_ps += time_ps
+
+    def _charge(self) -> None:
+        """With user_time="measured", Python since the last call costs wall time over dilation."""
+        if self.runtime.user_time == "measured":
+            now_ns = wall_ns()
+            scale = self.runtime.scale()
+            if scale:
+                self.cursor_ps += int((now_ns - self.resumed_ns) * 1000 / scale)
+            self.resumed_ns = now_ns
+
+
+class Communicator:
+    """NCCL-style collectives over a group of ranks.
+
+    Arrays are numpy arrays of a dtype in ``emu.collectives.reduce.DTYPES``.  ``count`` follows NCCL.
+    In place is by pointer equality, as in NCCL; other overlaps are refused.  Arrays that are not
+    contiguous are staged: the result is exact and the gaps stay untouched.
+
+    With ``async_op=True`` a call returns a :class:`Work` at once.  Collectives of one communicator start in
+    the order of their calls; send and recv start at once.  A blocking ``send`` returns when its last byte has
+    left, which waits for the receiver only beyond the connection's window.
+    """
+
+    def __init__(self, *, rank: Rank, members: tuple[int, ...], identity: int, name: str) -> None:
+        self._rank = rank
+        self.members = members
+        self.identity = identity
+        self.name = name
+        self.index = members.index(rank.world_rank)
+        self.size = len(members)
+        self._number = 0
+        self._sent: dict[int, int] = {}
+        self._received: dict[int, int] = {}
+        self._splits = 0
+        self._group: Work | None = None
+
+    # -- collectives ---------------------------------------------------------------------------
+
+    def all_reduce(self, send: Array, recv: Array | None = None, *, op: str = "sum", **options: Any) -> Work:
+        """``recv`` (default: in place) gets the reduction over all ranks of ``send``; same shape."""
+        recv = send if recv is None else recv
+        self._same_size("all_reduce", send, recv, 1, 1)
+        return self._collective("all_reduce", send.size, send, recv, op=op, **options)
+
+    def all_gather(self, send: Array, recv: Array, **options: Any) -> Work:
+        """``recv`` (n x count) gets every rank's ``send`` (count), in rank order."""
+        self._same_size("all_gather", send, recv, self.size, 1)
+        return self._collective("all_gather", send.size, send, recv, **options)
+
+    def reduce_scatter(self, send: Array, recv: Array, *, op: str = "sum", **options: Any) -> Work:
+        """``recv`` (count) gets this rank's block of the reduction of ``send`` (n x count)."""
+        self._same_size("reduce_scatter", send, recv, 1, self.size)
+        return self._collective("reduce_scatter", recv.size, send, recv, op=op, **options)
+
+    def broadcast(self, send: Array, recv: Array | None = None, *, root: int = 0, **options: Any) -> Work:
+        """``recv`` (default: in place) gets the root's ``send``."""
+        recv = send if recv is None else recv
+        self._same_size("broadcast", send, recv, 1, 1)
+        return self._collective("broadcast", recv.size, send, recv, root=root, **options)
+
+    def reduce(self, send: Array, recv: Array | None = None, *, op: str = "sum", root: int = 0, **options: Any) -> Work:
+        """The root's ``recv`` (default there: in place) gets the reduction; other ranks' arrays stay as they are."""
+        if self.index == root:
+            recv = send if recv is None else recv
+            self._same_size("reduce", send, recv, 1, 1)
+        else:
+            recv = None
+        return self._collective("reduce", send.size, send, recv, op=op, root=root, **options)
+
+    def gather(self, send: Array, recv: Array | None = None, *, root: int = 0, **options: Any) -> Work:
+        """The root's ``recv`` (n x count) gets every rank's ``send`` (count)."""
+        if self.index == root:
+            self._same_size("gather", send, self._needed(recv, "gather", "recv"), self.size, 1)
+        else:
+            recv = None
+        return self._collective("gather", send.size, send, recv, root=root, **options)
+
+    def scatter(self, send: Array | None, recv: Array, *, root: int = 0, **options: Any) -> Work:
+        """``recv`` (count) gets this rank's block of the root's ``send`` (n x count)."""
+        if self.index == root:
+            self._same_size("scatter", self._needed(send, "scatter", "send"), recv, 1, self.size)
+        else:
+            send = None
+        return self._collective("scatter", recv.size, send, recv, root=root, **options)
+
+    def alltoall(self, send: Array, recv: Array, **options: Any) -> Work:
+        """Block d of ``send`` goes to rank d; block s of ``recv`` comes from rank s (each n x count)."""
+        self._same_size("alltoall", send, recv, 1, 1)
+        if send.size % self.size:
+            raise ConfigError(f"alltoall: {send.size} elements do not divide by {self.size} ranks; use alltoallv")
+        return self._collective("alltoall", send.size // self.size, send, recv, **options)
+
+    def alltoallv(self, send: Array, recv: Array, send_counts: Sequence[int], recv_counts: Sequence[int], **options: Any) -> Work:
+        """As alltoall with a count per peer, blocks packed in rank order; zero counts send nothing."""
+        for what, array, counts in (("send", send, send_counts), ("recv", recv, recv_counts)):
+            if len(counts) != self.size or min(counts, default=0) < 0 or sum(counts) != array.size:
+                raise ConfigError(
+                    f"alltoallv: {what}_counts {list(counts)} must be {self.size} counts of 0 or more that sum to the"
+                    f" {array.size} elements of {what}"
+                )
+        if send_counts[self.index] != recv_counts[self.index]:
+            raise ConfigError(
+                f"alltoallv: rank {self.index} sends {send_counts[self.index]} elements to itself but expects {recv_counts[self.index]}"
+            )
+        counts = (tuple(map(int, send_counts)), tuple(map(int, recv_counts)))
+        return self._collective("alltoallv", max(send.size, recv.size), send, recv, counts=counts, **options)
+
+    def barrier(self, **options: Any) -> Work:
+        """Nobody leaves before everybody has come."""
+        return self._collective("barrier", 0, None, None, **options)
+
+    # -- point to point ------------------------------------------------------------------------
+
+    def send(self, array: Array, peer: int, *, async_op: bool = False, channels: int = 1, chunk_bytes: int | None = None) -> Work:
+        """Send to ``peer``; the k-th send to a peer meets its k-th recv."""
+        return self._p2p("send", array, peer, async_op, channels, chunk_bytes)
+
+    def recv(self, array: Array, peer: int, *, async_op: bool = False, channels: int = 1, chunk_bytes: int | None = None) -> Work:
+        """Receive from ``peer`` into ``array``."""
+        return self._p2p("recv", array, peer, async_op, channels, chunk_bytes)
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Sends and receives inside start together at the end and progress independently (ncclGroupStart/End)."""
+        if self._group is not None:
+            yield
+            return
+        self._group = work = Work(self._rank, [])
+        try:
+            yield
+        finally:
+            self._group = None
+        if work.operations:
+            work.pending = len(work.operations)
+            self._submit(work, None)
+            work.wait()
+
+    # -- sub-groups ----------------------------------------------------------------------------
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Collective over this communicator: ranks of one colour form a new one, ordered by (key, old rank).
+
+        ``color`` None (NCCL_SPLIT_NOCOLOR) gives None.
+        """
+        mine = np.array([-1 if color is None else color, key, 0 if color is None else 1], dtype=np.int64)
+        table = np.zeros(3 * self.size, dtype=np.int64)
+        self._exchange(mine, table)
+        self._splits += 1
+        if color is None:
+            return None
+        rows = table.reshape(self.size, 3)
+        chosen = sorted((int(row[1]), r) for r, row in enumerate(rows) if row[2] and int(row[0]) == color)
+        members = tuple(self.members[r] for _, r in chosen)
+        return Communicator(
+            rank=self._rank,
+            members=members,
+            identity=_derived_identity(self.identity, self._splits, color),
+            name=f"{self.name}/{self._splits}:{color}",
+        )
+
+    def create_group(self, ranks: Sequence[int]) -> Communicator:
+        """A communicator of some of this one's ranks, called by those ranks only, each with the same list.
+
+        Raises ConfigError when the caller is not in the list: a non-member has no group.
+        """
+        ranks = tuple(int(rank) for rank in ranks)
+        if len(set(ranks)) != len(ranks) or any(not 0 <= rank < self.size for rank in ranks):
+            raise ConfigError(f"group {list(ranks)}: ranks must be distinct and from 0 to {self.size - 1}")
+        if self.index not in ranks:
+            raise ConfigError(f"rank {self.index} is not in the group {list(ranks)}; only members create it")
+        members = tuple(self.members[rank] for rank in ranks)
+        return Communicator(
+            rank=self._rank,
+            members=members,
+            identity=_derived_identity(self.identity, -1, *members),
+            name=f"{self.name}/{list(ranks)}",
+        )
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _exchange(self, mine: Array, table: Array) -> None:
+        """all_gather of control data, which moves real values even where a prediction carries no payload."""
+        n = mine.size
+        call = self._call("all_gather", n, mine.dtype.name, None, None, "direct", 1, None)
+        operation = self._operation(call, mine, table, payload=True)
+        work = Work(self._rank, [operation])
+        self._submit(work, self.identity)
+        work.wait()
+
+    def _needed(self, array: Array | None, collective: str, what: str) -> Array:
+        if array is None:
+            raise ConfigError(f"{collective}: the root needs a {what} array")
+        return array
+
+    def _same_size(self, collective: str, send: Array, recv: Array, recv_factor: int, send_factor: int) -> None:
+        if send.dtype != recv.dtype:
+            raise ConfigError(f"{collective}: send is {send.dtype}, recv is {recv.dtype}; they must be the same")
+        if send.size * recv_factor != recv.size * send_factor:
+            raise ConfigError(
+                f"{collective}: send has {send.size} elements and recv {recv.size}; with {self.size} ranks"
+                f" {send.size} x {recv_factor} must equal {recv.size} x {send_factor}"
+            )
+
+    def _collective(
+        self,
+        collective: str,
+        count: int,
+        send: Array | None,
+        recv: Array | None,
+        *,
+        op: str | None = None,
+        root: int | None = None,
+        counts: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
+        algorithm: str = "auto",
+        channels: int = 1,
+        chunk_bytes: int | None = None,
+        async_op: bool = False,
+    ) -> Work:
+        if self._group is not None:
+            raise ConfigError(f"{collective} inside group(): only send and recv are grouped")
+        array = send if send is not None else recv
+        dtype = "uint8" if array is None else check_dtype(array.dtype)
+        if op is not None:
+            check_op(op)
+        if root is not None and not 0 <= root < self.size:
+            raise ConfigError(f"{collective}: root {root} must be from 0 to {self.size - 1}")
+        itemsize = DTYPES[dtype].itemsize
+        if collective == "barrier":
+            algorithm = "dissemination"
+        elif algorithm == "auto":
+            size_bytes = count * itemsize * (self.size if collective in PER_RANK else 1)
+            algorithm = (
+                "direct" if collective == "alltoallv" else self._rank.runtime.choose(collective, size_bytes, self.members, root or 0)
+            )
+        call = self._call(collective, count, dtype, op, root, algorithm, channels, chunk_bytes)
+        staged_send, _ = self._stage(send, False)
+        staged_recv, writebacks = self._stage(recv, send is not recv)
+        if send is recv:
+            staged_send = staged_recv
+        self._check_overlap(call, send, recv)
+        operation = self._operation(call, staged_send, staged_recv, counts=counts)
+        work = Work(self._rank, [operation], writebacks)
+        self._submit(work, self.identity)
+        if not async_op:
+            work.wait()
+        return work
+
+    def _call(
+        self,
+        collective: str,
+        count: int,
+        dtype: str,
+        op: str | None,
+        root: int | None,
+        algorithm: str,
+        channels: int,
+        chunk_bytes: int | None,
+    ) -> Call:
+        if not 1 <= channels <= MAX_CHANNELS:
+            raise ConfigError(f"{channels} channels: use 1 to {MAX_CHANNELS}")
+        itemsize = DTYPES[dtype].itemsize
+        if chunk_bytes is None:
+            blocks = 1
+            if collective not in PER_RANK and collective != "alltoallv":
+                blocks = schedule_for(collective, algorithm, self.size, root or 0).n_blocks
+            chunk_bytes = auto_chunk_bytes(-(-count // blocks) * itemsize)
+            if collective == "alltoallv":
+                chunk_bytes = auto_chunk_bytes(1 << 62)
+        return Call(
+            collective=collective,
+            count=count,
+            dtype=dtype,
+            itemsize=itemsize,
+            op=op,
+            root=root,
+            algorithm=algorithm.lower(),
+            channels=channels,
+            chunk_bytes=check_chunk_bytes(chunk_bytes),
+        )
+
+    def _stage(self, array: Array | None, output: bool) -> tuple[Array | None, list[tuple[Array, Array]]]:
+        """A flat view, or a flat copy that is written back at the end where the array is not contiguous."""
+        if array is None or not self._rank.payload:
+            return None, []
+        if array.flags.c_contiguous:
+            return array.reshape(-1), []
+        if output and not array.flags.writeable:
+            raise ConfigError("the receive array is read-only (expanded or broadcast arrays cannot be written)")
+        copy = np.ascontiguousarray(array).reshape(-1)
+        return copy, [(array, copy)] if output else []
+
+    def _check_overlap(self, call: Call, send: Array | None, recv: Array | None) -> None:
+        """NCCL's in-place rule: equal pointers (at the rank's block), or no overlap at all."""
+        if send is None or recv is None or send is recv or not self._rank.payload or not call.count:
+            return
+        if not recv.flags.writeable:
+            raise ConfigError(f"{call.collective}: the receive array is read-only")
+        if not np.may_share_memory(send, recv) or not (send.flags.c_contiguous and recv.flags.c_contiguous):
+            return
+        block = call.count * call.itemsize
+        send_at = send.__array_interface__["data"][0]
+        recv_at = recv.__array_interface__["data"][0]
+        offset = {
+            "all_gather": self.index * block,
+            "gather": self.index * block,
+            "reduce_scatter": -self.index * block,
+            "scatter": -self.index * block,
+        }.get(call.collective, 0)
+        if call.collective in ("alltoall", "alltoallv") or send_at - recv_at != offset:
+            raise ConfigError(
+                f"{call.collective}: send and recv overlap but are not in place by NCCL's rule (recv at send"
+                f" {'- not allowed for this collective' if call.collective.startswith('alltoall') else f'{-offset:+d} bytes'});"
+                " use separate arrays"
+            )
+
+    def _operation(
+        self,
+        call: Call,
+        send: Array | None,
+        recv: Array | None,
+        *,
+        counts: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
+        payload: bool | None = None,
+    ) -> Operation:
+        schedule = schedule_for(call.collective, call.algorithm, self.size, call.root or 0)
+        number = self._number
+        self._number += 1
+        return Operation(
+            call=call,
+            program=compile_program(schedule, self.index),
+            n_blocks=schedule.n_blocks,
+            members=self.members,
+            position=self.index,
+            communicator=self.identity,
+            number=number,
+            port=_NOWHERE,
+            input_array=send,
+            output_array=recv,
+            send_counts=counts[0],
+            receive_counts=counts[1],
+            payload=self._rank.payload if payload is None else payload,
+            slots_per_message=slots_per_message(schedule),
+        )
+
+    def _p2p(self, kind: str, array: Array, peer: int, async_op: bool, channels: int, chunk_bytes: int | None) -> Work:
+        if not 0 <= peer < self.size:
+            raise ConfigError(f"{kind}: peer {peer} must be from 0 to {self.size - 1}")
+        dtype = check_dtype(array.dtype)
+        output = kind == "recv"
+        if output and self._rank.payload and not array.flags.writeable:
+            raise ConfigError("recv: the array is read-only")
+        call = self._call(
+            kind, array.size, dtype, None, None, "p2p", channels, auto_chunk_bytes(array.nbytes) if chunk_bytes is None else chunk_bytes
+        )
+        staged, writebacks = self._stage(array, output)
+        table = self._received if output else self._sent
+        ordinal = table.get(peer, 0)
+        table[peer] = ordinal + 1
+        operation = Operation(
+            call=call,
+            program=_p2p_program(kind, peer),
+            n_blocks=1,
+            members=self.members,
+            position=self.index,
+            communicator=self.identity,
+            number=-1 - ordinal,
+            port=_NOWHERE,
+            input_array=None if output else staged,
+            output_array=staged if output else None,
+            payload=self._rank.payload,
+        )
+        world_peer = self.members[peer]
+        operation.key = (self.identity, -1 - ordinal, world_peer) if output else (self.identity, -1 - ordinal, world_peer, 1)
+        if self._group is not None:
+            operation.on_complete = self._group
+            self._group.operations.append(operation)
+            self._group.writebacks.extend(writebacks)
+            return self._group
+        work = Work(self._rank, [operation], writebacks)
+        self._submit(work, None)
+        if not async_op:
+            work.wait()
+        return work
+
+    def _submit(self, work: Work, ordered: int | None) -> None:
+        rank = self._rank
+        rank._charge()
+        rank.runtime.submit(rank, work.operations, rank.cursor_ps, ordered)
+
+
+class _Nowhere:
+    """Stands for the endpoint until the engine takes the operation."""
+
+    def send(self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, value: Any, now_ps: int) -> None:
+        raise EmuError("an operation ran before it was submitted")
+
+    def consumed(self, frame: Any, now_ps: int) -> None:
+        raise EmuError("an operation ran before it was submitted")
+
+    def finished(self, operation: Operation, now_ps: int) -> None:
+        raise EmuError("an operation ran before it was submitted")
+
+
+_NOWHERE = _Nowhere()
+
+
+def _derived_identity(parent: int, *parts: int) -> int:
+    """A communicator's number, the same on all its members and different for different groups."""
+    return int.from_bytes(hashlib.blake2b(repr((parent, *parts)).encode(), digest_size=7).digest(), "little")
+
+
+_P2P: dict[tuple[str, int], Program] = {}
+
+
+def _p2p_program(kind: str, peer: int) -> Program:
+    found = _P2P.get((kind, peer))
+    if found is None:
+        sending = kind == "send"
+        step = Step(StepKind.SEND if sending else StepKind.RECV, peer, (0,))
+        schedule = Schedule(
+            collective=kind,
+            algorithm="p2p",
+            n_ranks=1,
+            n_blocks=1,
+            root=0,
+            programs=((step,),),
+            initial=({0: 0} if sending else {},),
+            final=({} if sending else {0: 0},),
+        )
+        found = _P2P[kind, peer] = Program(schedule, 0)
+    return found

@@ -1,0 +1,163 @@
+"""A topology in figures, for ``emu fabrics NAME``.
+
+Law: figures are computed from the graph alone, never read from a preset's text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from emu.topologies.graph import NodeKind, Topology
+
+_MOST_SEARCH_STEPS: Final = 5_000_000
+_MOST_LINKS_TO_CUT: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkClass:
+    """Links (one direction each) that are alike."""
+
+    n_links: int
+    source: NodeKind
+    target: NodeKind
+    rate_bps: int
+    latency_ps: int
+    mtu_bytes: int
+    header_bytes: int
+    planes_bps: tuple[int, ...]
+    window_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """``endpoint_rate_bps``: what an accelerator can send, over all its links, least and most.
+
+    ``diameter_links``: links between the two accelerators furthest apart; None when the graph is too
+    large to search.  ``bisection_bps``: see :func:`bisection_bps`; None when too large.
+    ``spread``: flows over which the router deals one connection.
+    """
+
+    name: str
+    description: str
+    calibration: str
+    n_ranks: int
+    n_nodes: tuple[tuple[NodeKind, int], ...]
+    n_links: int
+    endpoint_rate_bps: tuple[int, int]
+    diameter_links: int | None
+    bisection_bps: int | None
+    spread: int
+    link_classes: tuple[LinkClass, ...]
+    sources: tuple[tuple[str, str], ...]
+
+
+def describe(topology: Topology) -> Description:
+    """Plain data about ``topology``; takes up to about a second for large ones."""
+    kinds = [node.kind for node in topology.nodes]
+    accelerators = [i for i, kind in enumerate(kinds) if kind is NodeKind.ACCELERATOR]
+    sent_bps = [sum(topology.links[link].rate_bps for link in out) for out in topology.out_links()]
+    rates_bps = [sent_bps[i] for i in accelerators]
+    classes = Counter(
+        (
+            kinds[link.source],
+            kinds[link.target],
+            link.rate_bps,
+            link.latency_ps,
+            link.mtu_bytes,
+            link.header_bytes,
+            link.planes_bps,
+            link.window_bytes,
+        )
+        for link in topology.links
+    )
+    return Description(
+        name=topology.name,
+        description=topology.description,
+        calibration=topology.calibration,
+        n_ranks=topology.n_ranks,
+        n_nodes=tuple(Counter(kinds).items()),
+        n_links=len(topology.links),
+        endpoint_rate_bps=(min(rates_bps), max(rates_bps)),
+        diameter_links=diameter_links(topology),
+        bisection_bps=bisection_bps(topology),
+        spread=topology.router.spread,
+        link_classes=tuple(
+            LinkClass(
+                n_links=count,
+                source=source,
+                target=target,
+                rate_bps=rate_bps,
+                latency_ps=latency_ps,
+                mtu_bytes=mtu_bytes,
+                header_bytes=header_bytes,
+                planes_bps=planes_bps,
+                window_bytes=window_bytes,
+            )
+            for (
+                source,
+                target,
+                rate_bps,
+                latency_ps,
+                mtu_bytes,
+                header_bytes,
+                planes_bps,
+                window_bytes,
+            ), count in classes.items()
+        ),
+        sources=topology.sources,
+    )
+
+
+def diameter_links(topology: Topology) -> int | None:
+    """Most links on a shortest way between two accelerators; None when the search is too long."""
+    accelerators = [i for i, node in enumerate(topology.nodes) if node.kind is NodeKind.ACCELERATOR]
+    neighbours = [sorted({topology.links[i].target for i in out}) for out in topology.out_links()]
+    if len(accelerators) * sum(map(len, neighbours)) > _MOST_SEARCH_STEPS:
+        return None
+    furthest = 0
+    for start in accelerators:
+        hops = {start: 0}
+        frontier = [start]
+        while frontier:
+            following = []
+            for node in frontier:
+                for neighbour in neighbours[node]:
+                    if neighbour not in hops:
+                        hops[neighbour] = hops[node] + 1
+                        following.append(neighbour)
+            frontier = following
+        furthest = max(furthest, *(hops.get(other, 0) for other in accelerators))
+    return furthest
+
+
+def bisection_bps(topology: Topology) -> int | None:
+    """The least that one half of the accelerators can send to the other half, one direction.
+
+    The max flow over each halving whose halves repeat regularly in the accelerators' order (lower and
+    upper half; every second block of m).  These hold the worst halving of the generic
+    topologies with an even number of accelerators; of other graphs the figure is an upper bound.
+    None for fewer than two accelerators or too many links.
+    """
+    accelerators = [i for i, node in enumerate(topology.nodes) if node.kind is NodeKind.ACCELERATOR]
+    n = len(accelerators)
+    if n < 2 or len(topology.links) > _MOST_LINKS_TO_CUT:
+        return None
+    halvings = {tuple(number < n // 2 for number in range(n))}
+    for block in range(1, n // 2 + 1):
+        if n % (2 * block) == 0:
+            halvings.add(tuple(number // block % 2 == 0 for number in range(n)))
+    return min(_cut_bps(topology, accelerators, halving) for halving in halvings)
+
+
+def _cut_bps(topology: Topology, accelerators: list[int], is_sender: tuple[bool, ...]) -> int:
+    import networkx  # slow to import, and actors never describe
+
+    graph = networkx.DiGraph()
+    for link in topology.links:
+        known = graph.get_edge_data(link.source, link.target, {"capacity": 0})["capacity"]
+        graph.add_edge(link.source, link.target, capacity=known + link.rate_bps)
+    for accelerator, sends in zip(accelerators, is_sender, strict=True):
+        graph.add_edge(*(("senders", accelerator) if sends else (accelerator, "receivers")))
+    return int(networkx.maximum_flow_value(graph, "senders", "receivers"))

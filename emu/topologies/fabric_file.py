@@ -1,0 +1,343 @@
+"""Fabrics by name: generic topologies, presets, and TOML files that users write.
+
+Law: everything is checked before anything starts, and every complaint is one line that names the
+file, the key, the value and the fix.
+
+A file names a topology with its parameters, or lists nodes and links one by one; overrides then change
+single links, so that rates may differ link by link::
+
+    description = "four accelerators, one slow cable"
+    calibration = "data sheet"             # what the numbers are worth; optional
+
+    [topology]                             # either this ...
+    kind = "star"
+    ranks = 4
+
+    [[nodes]]                              # ... or these
+    name = "a0"
+    kind = "accelerator"                   # switch, nic, cpu, memory, storage
+    drain_rate = "10GB/s"                  # optional
+
+    [[links]]
+    between = ["a0", "s0"]                 # both directions; from = "a0", to = "s0" for one
+    rate = "50GB/s"
+    latency = "1us"                        # mtu, header, planes, window, suffix = "#1" as needed
+
+    [[overrides]]
+    links = "a3->s0"                       # a link or a pattern such as "a*->s0"
+    rate = "5GB/s"
+
+    [[impairments]]
+    links = "a3->s0"
+    kind = "jitter"                        # and its parameters
+
+    [sources]
+    rate = "vendor data sheet, 2024"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from emu.errors import ConfigError
+from emu.parameters import (
+    Planes,
+    PositiveBytes,
+    RateBps,
+    SizeBytes,
+    TimePs,
+    as_text,
+    config_error,
+    did_you_mean,
+    validate,
+)
+from emu.topologies.cabling import split_rate
+from emu.topologies.catalogue import generic_topologies, resolve
+from emu.topologies.checks import check
+from emu.topologies.describe import Description, LinkClass, describe
+from emu.topologies.graph import Link, Node, NodeKind, Topology
+from emu.topologies.routers import ShortestPath
+
+__all__ = ["Description", "Fabric", "LinkClass", "Listing", "describe", "list_fabrics", "load", "load_fabric"]
+
+_NOTHING: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """A topology and the impairments that its file sets on its links, as specs ``LINKS=KIND,key=value``."""
+
+    topology: Topology
+    impairments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A line of ``emu fabrics``."""
+
+    name: str
+    kind: Literal["preset", "topology"]
+    description: str
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _File(_Entry):
+    description: str = ""
+    calibration: str = ""
+    topology: dict[str, object] = {}
+    nodes: tuple[dict[str, object], ...] = ()
+    links: tuple[dict[str, object], ...] = ()
+    overrides: tuple[dict[str, object], ...] = ()
+    impairments: tuple[dict[str, object], ...] = ()
+    sources: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.topology and (self.nodes or self.links):
+            raise ValueError("has both [topology] and [[nodes]] or [[links]]; keep one, and change links by [[overrides]]")
+        if not self.topology and not self.nodes:
+            raise ValueError("says no fabric; add [topology] with a kind, or [[nodes]] and [[links]]")
+        return self
+
+
+class _NodeEntry(_Entry):
+    name: str = Field(min_length=1)
+    kind: NodeKind
+    drain_rate: RateBps | None = None
+
+
+class _LinkEntry(_Entry):
+    between: tuple[str, str] | None = None
+    source: str | None = Field(default=None, alias="from")
+    target: str | None = Field(default=None, alias="to")
+    rate: RateBps
+    latency: TimePs
+    mtu: PositiveBytes = 4096
+    header: SizeBytes = 0
+    planes: Planes = (1,)
+    window: PositiveBytes | None = None
+    suffix: str = ""
+
+    @model_validator(mode="after")
+    def _has_ends(self) -> Self:
+        one_way = self.source is not None and self.target is not None
+        if (self.between is None) != one_way or (self.source is None) != (self.target is None):
+            raise ValueError("give either between = ['a0', 's0'] for both directions, or from and to for one")
+        return self
+
+    @property
+    def directions(self) -> tuple[tuple[str, str], ...]:
+        if self.between is not None:
+            return self.between, (self.between[1], self.between[0])
+        return ((self.source or "", self.target or ""),)
+
+
+class _Override(_Entry):
+    links: str
+    rate: RateBps | None = None
+    latency: TimePs | None = None
+    mtu: PositiveBytes | None = None
+    header: SizeBytes | None = None
+    planes: Planes | None = None
+    window: PositiveBytes | None = None
+
+
+def load_fabric(name_or_path: str, settings: Mapping[str, str] = _NOTHING) -> Topology:
+    """The topology of :func:`load`."""
+    return load(name_or_path, settings).topology
+
+
+def load(name_or_path: str, settings: Mapping[str, str] = _NOTHING) -> Fabric:
+    """The fabric called ``name_or_path``: a preset, a generic topology, ``module:function``, or a path to a .toml file.
+
+    ``settings`` are topology parameters as text (``--set``); they override those of a file.  Raises ConfigError.
+    """
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        path = Path(name_or_path)
+        return _load_file(path, path.stem, str(path), settings)
+    presets = _presets()
+    if name_or_path in presets:
+        return _load_file(presets[name_or_path], name_or_path, name_or_path, settings)
+    generic = generic_topologies()
+    if ":" in name_or_path or name_or_path in generic:
+        topology = _build(name_or_path, {}, settings, where=name_or_path)
+        check(topology, where=name_or_path)
+        return Fabric(topology=topology)
+    names = [*presets, *generic]
+    hint = did_you_mean(name_or_path, names)
+    raise ConfigError(f"unknown fabric {name_or_path!r}{hint}; there are {', '.join(names)}, or give a .toml file")
+
+
+def list_fabrics() -> tuple[Listing, ...]:
+    """Presets, then generic topologies, each in order of name, with a line about each."""
+    presets = [
+        Listing(name=name, kind="preset", description=_read_file(path, name).description) for name, path in _presets().items()
+    ]
+    generic = [Listing(name=name, kind="topology", description=found.description) for name, found in generic_topologies().items()]
+    return (*presets, *generic)
+
+
+def _presets() -> dict[str, Traversable]:
+    files = [file for file in resources.files("emu.presets").iterdir() if file.name.endswith(".toml")]
+    return {file.name.removesuffix(".toml"): file for file in sorted(files, key=lambda file: file.name)}
+
+
+def _read_file(path: Traversable, where: str) -> _File:
+    try:
+        content: Mapping[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: not TOML: {error}; text is quoted, for example rate = '50GB/s'") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where}: cannot be read: {error}; give a fabric's name or a TOML file") from None
+    return validate(_File, content, where=where)
+
+
+def _load_file(path: Traversable, name: str, where: str, settings: Mapping[str, str]) -> Fabric:
+    file = _read_file(path, where)
+    if file.topology:
+        topology = _build(None, file.topology, settings, where=where)
+    elif settings:
+        given = ", ".join(f"{key}={value}" for key, value in settings.items())
+        raise ConfigError(f"--set {given}: {where} lists its links, so it has no parameters; edit the file")
+    else:
+        topology = _listed(file, where)
+    topology = replace(
+        topology,
+        name=name,
+        links=_overridden(topology.links, file, where),
+        description=file.description or topology.description,
+        calibration=_calibration(file.calibration or topology.calibration, settings),
+        sources=tuple(file.sources.items()),
+    )
+    check(topology, where=where)
+    return Fabric(topology=topology, impairments=tuple(_impairments(file, where)))
+
+
+def _calibration(calibration: str, settings: Mapping[str, str]) -> str:
+    """What a file's numbers are worth does not hold for what the user changed."""
+    changes = ", ".join(f"{key}={value}" for key, value in settings.items())
+    return f"{calibration}; changed: {changes}" if changes else calibration
+
+
+def _build(kind: str | None, table: Mapping[str, object], settings: Mapping[str, str], *, where: str) -> Topology:
+    values: dict[str, object] = {key: as_text(value) for key, value in table.items()}
+    kind = kind if kind is not None else str(values.pop("kind", ""))
+    if not kind:
+        names = ", ".join(generic_topologies())
+        raise ConfigError(f"{where}: [topology] has no kind; use one of {names}, or module:function")
+    generic = resolve(kind, where=where)
+    where_by_key = dict.fromkeys(settings, "--set")
+    parameters = validate(generic.parameters, values | dict(settings), where=where, where_by_key=where_by_key)
+    try:
+        return generic.build(parameters)
+    except ValidationError as error:
+        raise config_error(error, generic.parameters, where=where, where_by_key=where_by_key) from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _listed(file: _File, where: str) -> Topology:
+    nodes = []
+    for number, table in enumerate(file.nodes, 1):
+        entry = validate(_NodeEntry, _texts(table), where=f"{where}: [[nodes]] number {number}")
+        nodes.append(Node(name=entry.name, kind=entry.kind, drain_rate_bps=entry.drain_rate))
+    index = {node.name: i for i, node in enumerate(nodes)}
+    links: list[Link] = []
+    for number, table in enumerate(file.links, 1):
+        place = f"{where}: [[links]] number {number}"
+        link = validate(_LinkEntry, _texts(table), where=place)
+        for end in link.directions[0]:
+            if end not in index:
+                hint = did_you_mean(end, index)
+                raise ConfigError(f"{place}: there is no node {end!r}{hint}; add it to [[nodes]] or correct the name")
+        for source, target in link.directions:
+            links.append(
+                Link(
+                    name=f"{source}->{target}{link.suffix}",
+                    source=index[source],
+                    target=index[target],
+                    rate_bps=link.rate,
+                    latency_ps=link.latency,
+                    mtu_bytes=link.mtu,
+                    header_bytes=link.header,
+                    planes_bps=_planes_bps(link.rate, link.planes, place),
+                    window_bytes=link.window,
+                )
+            )
+    ranks = tuple(i for i, node in enumerate(nodes) if node.kind is NodeKind.ACCELERATOR)
+    return Topology(name="", nodes=tuple(nodes), links=tuple(links), router=ShortestPath(), ranks=ranks)
+
+
+def _overridden(links: tuple[Link, ...], file: _File, where: str) -> tuple[Link, ...]:
+    """Later overrides win.  A new rate keeps the proportions of a link's planes."""
+    changed = list(links)
+    for number, table in enumerate(file.overrides, 1):
+        place = f"{where}: [[overrides]] number {number}"
+        override = validate(_Override, _texts(table), where=place)
+        names = [link.name for link in links]
+        exact = [i for i, name in enumerate(names) if name == override.links]
+        matches = exact or [i for i, name in enumerate(names) if fnmatchcase(name, override.links)]
+        if not matches:
+            hint = did_you_mean(override.links, names)
+            raise ConfigError(f"{place}: no link matches {override.links!r}{hint}; links are called like {names[0]}")
+        for i in matches:
+            changed[i] = _override(changed[i], override, place)
+    return tuple(changed)
+
+
+def _override(link: Link, override: _Override, place: str) -> Link:
+    rate_bps = link.rate_bps if override.rate is None else override.rate
+    return replace(
+        link,
+        rate_bps=rate_bps,
+        latency_ps=link.latency_ps if override.latency is None else override.latency,
+        mtu_bytes=link.mtu_bytes if override.mtu is None else override.mtu,
+        header_bytes=link.header_bytes if override.header is None else override.header,
+        planes_bps=_planes_bps(rate_bps, override.planes or link.planes_bps or (1,), place),
+        window_bytes=link.window_bytes if override.window is None else override.window,
+    )
+
+
+def _planes_bps(rate_bps: int, lanes: tuple[int, ...], place: str) -> tuple[int, ...]:
+    try:
+        return split_rate(rate_bps, lanes) if len(lanes) > 1 else ()
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+
+
+def _impairments(file: _File, where: str) -> list[str]:
+    """Entries as the specs that ``--impair`` takes; their kinds and parameters are checked there."""
+    specs = []
+    for number, table in enumerate(file.impairments, 1):
+        place = f"{where}: [[impairments]] number {number}"
+        values = {key: _spec_text(value) for key, value in table.items()}
+        for key in ("links", "kind"):
+            if not values.get(key):
+                raise ConfigError(f"{place}: {key!r} is missing; give links, kind and its parameters")
+        for key, text in values.items():
+            if "," in text or (key == "links" and "=" in text):
+                raise ConfigError(f"{place}: {key} = {text!r} has a ',' or '='; write one entry per pattern, lists as [3, 7]")
+        links, kind = values.pop("links"), values.pop("kind")
+        specs.append(",".join([f"{links}={kind}", *(f"{key}={text}" for key, text in values.items())]))
+    return specs
+
+
+def _spec_text(value: object) -> str:
+    text = as_text(value)
+    return "+".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def _texts(table: Mapping[str, object]) -> dict[str, object]:
+    return {key: as_text(value) for key, value in table.items()}

@@ -1,0 +1,143 @@
+"""Topology: a graph of nodes joined by directed links, and how flows are routed over it.
+
+Law: a topology is data.  It knows no clock, no traffic and no state; two
+processes that hold equal topologies compute equal routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+class NodeKind(StrEnum):
+    """What a node is.  Only accelerators carry ranks; every kind forwards."""
+
+    ACCELERATOR = "accelerator"
+    SWITCH = "switch"
+    CPU = "cpu"
+    MEMORY = "memory"
+    STORAGE = "storage"
+    NIC = "nic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A vertex.  ``drain_rate_bps``: how fast an endpoint consumes what arrives; None is at once."""
+
+    name: str
+    kind: NodeKind
+    drain_rate_bps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One direction of a cable, or of a bundle of striped planes that act as one.
+
+    ``source`` and ``target`` are indices into the topology's nodes.  ``rate_bps``
+    is the sum over ``planes_bps`` where planes are striped (NVLink); hashed planes
+    (Ethernet) are separate links.  ``header_bytes`` are sent per ``mtu_bytes`` of payload.
+    ``window_bytes`` bounds what a connection over this link may have in flight; None lets emu choose.
+    """
+
+    name: str
+    source: int
+    target: int
+    rate_bps: int
+    latency_ps: int
+    mtu_bytes: int = 4096
+    header_bytes: int = 0
+    planes_bps: tuple[int, ...] = ()
+    window_bytes: int | None = None
+
+
+class Router(Protocol):
+    """How a flow crosses the graph.  Pure, picklable.
+
+    ``spread``: the chunks of one connection are dealt over this many flows (1: all take one route).
+    """
+
+    @property
+    def spread(self) -> int: ...
+
+    def route(self, topology: Topology, source: int, target: int, flow: int) -> tuple[int, ...]:
+        """Links (indices) from node ``source`` to node ``target`` for flow number ``flow``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """A fabric.  ``ranks[i]`` is the node of rank i (see ``--map``)."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    router: Router
+    ranks: tuple[int, ...]
+    description: str = ""
+    calibration: str = "links as given, not calibrated to hardware"
+    """What the numbers are worth against real hardware; printed in every table's header."""
+    sources: tuple[tuple[str, str], ...] = ()
+    """(what, where it is from) for each number of a preset."""
+    _routes: dict[tuple[int, int, int], tuple[int, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def n_ranks(self) -> int:
+        return len(self.ranks)
+
+    def route(self, source: int, target: int, flow: int) -> tuple[int, ...]:
+        """Links from node to node, cached: routes are a pure function of the arguments."""
+        key = (source, target, flow)
+        found = self._routes.get(key)
+        if found is None:
+            found = self._routes[key] = self.router.route(self, source, target, flow)
+        return found
+
+    def out_links(self) -> list[list[int]]:
+        """For each node the indices of the links that leave it."""
+        out: list[list[int]] = [[] for _ in self.nodes]
+        for index, link in enumerate(self.links):
+            out[link.source].append(index)
+        return out
+
+    def node_index(self, name: str) -> int:
+        """Index of a node by name.  Raises KeyError."""
+        for index, node in enumerate(self.nodes):
+            if node.name == name:
+                return index
+        raise KeyError(name)
+
+
+def full_duplex(
+    names: Sequence[str],
+    a: int,
+    b: int,
+    *,
+    rate_bps: int,
+    latency_ps: int,
+    mtu_bytes: int = 4096,
+    header_bytes: int = 0,
+    planes_bps: tuple[int, ...] = (),
+    window_bytes: int | None = None,
+    suffix: str = "",
+) -> tuple[Link, Link]:
+    """Both directions of a cable between nodes ``a`` and ``b``, named ``a0->s0`` and ``s0->a0`` (+ suffix ``#1``)."""
+
+    def one(source: int, target: int) -> Link:
+        return Link(
+            name=f"{names[source]}->{names[target]}{suffix}",
+            source=source,
+            target=target,
+            rate_bps=rate_bps,
+            latency_ps=latency_ps,
+            mtu_bytes=mtu_bytes,
+            header_bytes=header_bytes,
+            planes_bps=planes_bps,
+            window_bytes=window_bytes,
+        )
+
+    return one(a, b), one(b, a)

@@ -1,0 +1,135 @@
+"""Units: the only file that parses and formats quantities.
+
+Inside emu every quantity is an ``int`` whose name ends in its unit:
+
+    *_ps      time, picoseconds           *_bytes   size, bytes
+    *_bps     rate, bits per second
+
+Decimal prefixes are powers of ten (``GB`` = 10^9 bytes), binary ones are spelt
+(``GiB``).  nccl-tests' size letters (``-b 64M``) are binary, as its users
+expect; :func:`parse_nccl_size_bytes` is for those flags alone.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+from emu.errors import ConfigError
+
+PS_PER_SECOND: Final = 10**12
+PS_PER_MILLISECOND: Final = 10**9
+PS_PER_MICROSECOND: Final = 10**6
+PS_PER_NANOSECOND: Final = 10**3
+
+_TIME_PS: Final = {
+    "ps": 1,
+    "ns": PS_PER_NANOSECOND,
+    "us": PS_PER_MICROSECOND,
+    "µs": PS_PER_MICROSECOND,
+    "ms": PS_PER_MILLISECOND,
+    "s": PS_PER_SECOND,
+}
+_PREFIX: Final = {
+    "": 1,
+    "k": 10**3,
+    "K": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+_BYTES: Final = {f"{prefix}B": scale for prefix, scale in _PREFIX.items()}
+_RATE_BPS: Final = {f"{prefix}B/s": scale * 8 for prefix, scale in _PREFIX.items()}
+_RATE_BPS.update({f"{prefix}bit/s": scale for prefix, scale in _PREFIX.items()})
+_RATE_BPS.update({f"{prefix}bps": scale for prefix, scale in _PREFIX.items()})
+_NCCL_SIZE: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+_QUANTITY: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9]*)\s*")
+
+
+def _parse(text: str | int, units: dict[str, int], what: str, example: str) -> int:
+    match = _QUANTITY.fullmatch(str(text))
+    if match is None:
+        raise ConfigError(f"{str(text)!r} is not a {what}; write for example {example}")
+    number, unit = match.groups()
+    if unit not in units:
+        if unit == "":
+            raise ConfigError(f"{str(text)!r} has no unit; a {what} is written like {example}")
+        known = ", ".join(name for name in units if name)
+        raise ConfigError(f"{str(text)!r}: {unit!r} is not a unit of {what}; use one of {known}")
+    value = Fraction(number) * units[unit]
+    if value < 0:
+        raise ConfigError(f"{str(text)!r} is negative; a {what} must be 0 or more")
+    return round(value)
+
+
+def parse_time_ps(text: str | int) -> int:
+    """``"1.5us"`` -> 1_500_000 ps.  A bare ``0`` needs no unit.  Raises ConfigError."""
+    if str(text).strip() == "0":
+        return 0
+    return _parse(text, _TIME_PS, "time", "1us, 2.5ms")
+
+
+def parse_rate_bps(text: str | int) -> int:
+    """``"50GB/s"`` or ``"400 Gbit/s"`` -> bits per second, more than 0.  Raises ConfigError."""
+    rate_bps = 0 if str(text).strip() == "0" else _parse(text, _RATE_BPS, "rate", "50GB/s, 400Gbit/s")
+    if rate_bps <= 0:
+        raise ConfigError(f"{str(text)!r}: a rate must be more than 0; to take a link down use flap or throttle")
+    return rate_bps
+
+
+def parse_bytes(text: str | int) -> int:
+    """``"16MiB"``, ``"4kB"`` or a bare count of bytes -> bytes.  Raises ConfigError."""
+    if re.fullmatch(r"\s*[0-9]+\s*", str(text)):
+        return int(text)
+    return _parse(text, _BYTES, "size", "4096, 64KiB, 16MB")
+
+
+def parse_nccl_size_bytes(text: str | int) -> int:
+    """nccl-tests' sizes: ``"64M"`` is 64 * 2^20 bytes.  Raises ConfigError.
+
+    Lower case letters, an explicit ``B`` and the spelt binary units (``64MiB``) are taken too.
+    """
+    body = str(text).strip().removesuffix("B").removesuffix("b").removesuffix("i")
+    return _parse(body.upper(), _NCCL_SIZE, "size", "8, 64K, 16M, 1G")
+
+
+def _format(value: float, steps: tuple[tuple[float, str], ...]) -> str:
+    for scale, unit in steps:
+        if value >= scale:
+            return f"{value / scale:.4g} {unit}"
+    scale, unit = steps[-1]
+    return f"{value / scale:.4g} {unit}"
+
+
+def format_time(time_ps: float) -> str:
+    """``1_500_000`` -> ``"1.5 us"``."""
+    return _format(
+        time_ps,
+        ((PS_PER_SECOND, "s"), (PS_PER_MILLISECOND, "ms"), (PS_PER_MICROSECOND, "us"), (PS_PER_NANOSECOND, "ns"), (1, "ps")),
+    )
+
+
+def format_rate(rate_bps: float) -> str:
+    """Bits per second -> bytes per second in decimal prefixes, ``"50 GB/s"``."""
+    return _format(rate_bps / 8, ((10**12, "TB/s"), (10**9, "GB/s"), (10**6, "MB/s"), (10**3, "kB/s"), (1, "B/s")))
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Bytes in binary prefixes, ``"16 MiB"``."""
+    return _format(size_bytes, ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")))
+
+
+def microseconds(time_ps: float) -> float:
+    """Picoseconds -> microseconds, for printing."""
+    return time_ps / PS_PER_MICROSECOND
+
+
+def duration_ps(size_bytes: int, rate_bps: int) -> int:
+    """Time to move ``size_bytes`` at ``rate_bps``, rounded up to a whole picosecond."""
+    return -(-size_bytes * 8 * PS_PER_SECOND // rate_bps)

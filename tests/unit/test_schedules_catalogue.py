@@ -1,0 +1,121 @@
+"""Names of collectives and algorithms: found by convention, forgiving in spelling, precise in refusal."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+
+from emu.collectives import ring
+from emu.collectives.catalogue import (
+    COLLECTIVES,
+    algorithm_names,
+    algorithms_for,
+    collective_name,
+    cost_for,
+    find_algorithm,
+    schedule_for,
+)
+from emu.collectives.schedule import Schedule
+from emu.errors import ConfigError, ScheduleError
+
+
+def make_module(monkeypatch: pytest.MonkeyPatch, **offers: object) -> None:
+    """A user's module ``my_lab``."""
+    module = ModuleType("my_lab")
+    vars(module).update(offers)
+    monkeypatch.setitem(sys.modules, "my_lab", module)
+
+
+def test_every_collective_has_an_algorithm() -> None:
+    """No collective is offered that nothing can do, and no algorithm does what is not offered."""
+    assert all(algorithms_for(collective) for collective in COLLECTIVES)
+    assert all(find_algorithm(name).collectives <= set(COLLECTIVES) for name in algorithm_names())
+
+
+def test_algorithms_are_the_files_of_the_folder() -> None:
+    """The files that offer an algorithm are found, and the machinery beside them is not."""
+    assert {"ring", "tree", "direct", "halving_doubling", "bruck", "dissemination"} <= set(algorithm_names())
+    assert not {"schedule", "verify", "catalogue", "busbw", "executor"} & set(algorithm_names())
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("all_reduce", "all_reduce"), ("allreduce", "all_reduce"), ("AllReduce", "all_reduce"),
+        ("all-gather", "all_gather"), ("all_reduce_perf", "all_reduce"), ("bcast", "broadcast"),
+        ("all_to_all", "alltoall"), ("AlltoAllv", "alltoallv"), ("ReduceScatter", "reduce_scatter"),
+    ],
+)  # fmt: skip
+def test_collectives_are_known_by_their_usual_names(text: str, name: str) -> None:
+    """NCCL's, MPI's, PyTorch's and nccl-tests' spellings mean the same collective."""
+    assert collective_name(text) == name
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    """A misspelt name is answered with the nearest one and with those that fit."""
+    with pytest.raises(ConfigError, match=r"did you mean all_reduce\?; use one of all_reduce, "):
+        collective_name("al_reduce")
+    with pytest.raises(ConfigError, match=r"'Rign' is not known, did you mean ring\?.*for reduce: direct, ring, tree$"):
+        schedule_for("reduce", "Rign", 4)
+    with pytest.raises(ConfigError, match=r"ring cannot do alltoall.*for alltoall: bruck, direct$"):
+        schedule_for("alltoall", "ring", 4)
+
+
+def test_nccls_spelling_of_algorithms_is_taken() -> None:
+    """Ring and Tree are ring and tree, and the answer is one cached object."""
+    assert schedule_for("AllReduce", "Ring", 4) is schedule_for("all_reduce", "ring", 4)
+    assert schedule_for("all_reduce", "Tree", 4).algorithm == "tree"
+
+
+def test_root_counts_only_where_there_is_one() -> None:
+    """A root given to an all-reduce changes nothing; one given to a broadcast does."""
+    assert schedule_for("all_reduce", "ring", 4, 2) is schedule_for("all_reduce", "ring", 4)
+    assert schedule_for("broadcast", "ring", 4, 2).root == 2
+
+
+def test_cost_is_the_algorithms_own() -> None:
+    """The catalogue passes the formula on, and refuses what no schedule could be built for."""
+    assert cost_for("allreduce", "Ring", 8) == ring.cost("all_reduce", 8)
+    with pytest.raises(ConfigError, match="needs 1 rank or more"):
+        cost_for("all_reduce", "ring", 0)
+
+
+def test_a_users_function_is_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """module:function is used like a file of the folder."""
+    make_module(monkeypatch, COLLECTIVES={"all_reduce"}, mine=ring.build, cost=ring.cost)
+    assert schedule_for("all_reduce", "my_lab:mine", 3).programs == ring.build("all_reduce", 3).programs
+    with pytest.raises(ConfigError, match="my_lab:mine cannot do reduce"):
+        schedule_for("reduce", "my_lab:mine", 3)
+
+
+def test_an_incomplete_module_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is named: the module, the function, the cost or the collectives."""
+    with pytest.raises(ConfigError, match="cannot import 'no_such_lab'"):
+        find_algorithm("no_such_lab:build")
+    make_module(monkeypatch, build=ring.build)
+    with pytest.raises(ConfigError, match="no function 'other'"):
+        find_algorithm("my_lab:other")
+    with pytest.raises(ConfigError, match="no function 'cost'"):
+        find_algorithm("my_lab:build")
+    make_module(monkeypatch, build=ring.build, cost=ring.cost)
+    with pytest.raises(ConfigError, match="no COLLECTIVES"):
+        find_algorithm("my_lab:build")
+
+
+def test_a_wrong_algorithm_never_leaves_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule that does not do the job, or another job than was asked for, is an error at its first use."""
+
+    def forgetful(collective: str, n_ranks: int, root: int = 0) -> Schedule:
+        return replace(ring.build(collective, n_ranks, root), programs=((),) * n_ranks)
+
+    def stubborn(collective: str, n_ranks: int, root: int = 0) -> Schedule:
+        return ring.build(collective, 2)
+
+    make_module(monkeypatch, COLLECTIVES={"all_gather"}, cost=ring.cost, forgetful=forgetful, stubborn=stubborn)
+    with pytest.raises(ScheduleError, match="ends empty"):
+        schedule_for("all_gather", "my_lab:forgetful", 3)
+    with pytest.raises(ScheduleError, match="was asked for"):
+        schedule_for("all_gather", "my_lab:stubborn", 3)
