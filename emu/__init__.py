@@ -72,7 +72,7 @@ _HOMES = {
     **dict.fromkeys(("Counters", "Session"), "emu.session"),
     "load_fabric": "emu.topologies.fabric_file",
 }  # fmt: skip
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

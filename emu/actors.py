@@ -13,16 +13,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ray
+from ray import cloudpickle
 
 from emu.clock import sleep_s, wall_ns
 from emu.drivers.choice import Chooser
@@ -141,6 +145,9 @@ class _HostActor:
         if failed:
             raise failed[0]
 
+    def halt(self) -> None:
+        self._in_loop(self._host.halt)
+
     def begin(self, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None:
         self._topology = with_seed(self._topology, seed)
         self._host.topology = self._topology
@@ -166,9 +173,10 @@ class _HostActor:
         ]
         self._in_loop(lambda: self._host.admit(ranks, anchor_ns))
 
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[dict[int, Any], int]:
+    def run(self, pickled: bytes) -> tuple[dict[int, Any], int]:
         """Run the function on every hosted rank to its end; (results, largest cursor)."""
         runtime = self._host.runtime
+        function, args = cloudpickle.loads(pickled)
         runtime.launch(function, args)
         residents = list(runtime.residents.values())
         for resident in residents:
@@ -224,6 +232,10 @@ class _HostActor:
             self._loop.join(STOP_TIMEOUT_S)
         self._transport.close()
 
+    def vigil(self) -> None:
+        """Never returns: the call fails when the actor dies."""
+        threading.Event().wait()
+
     def process_id(self) -> int:
         return os.getpid()
 
@@ -271,6 +283,7 @@ class RayBackend:
         self._placement = place(topology, accelerators_per_actor)
         self._actors: dict[int, Any] = {}
         self._dead: dict[int, tuple[str, ...]] = {}
+        self._vigils: dict[Any, int] = {}
         self._directory: Path | None = None
         self._started_ray = False
         self._page: FloorPage | None = None
@@ -308,6 +321,7 @@ class RayBackend:
         for name in ("ray", "ray._private.worker", "ray._private.authentication"):
             logging.getLogger(name).setLevel(logging.ERROR)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        _quieten()
         _sweep()
         if address is not None:
             try:
@@ -379,6 +393,7 @@ class RayBackend:
         finally:
             if page_path is not None:
                 page_path.unlink(missing_ok=True)
+        self._vigils = {actor.vigil.remote(): process for process, actor in self._actors.items()}
         deadline_ns = wall_ns() + int(CALL_TIMEOUT_S * 1e9)
         while not all(self._all(lambda _, actor: actor.greeted.remote()).values()):
             if wall_ns() > deadline_ns:
@@ -445,29 +460,33 @@ class RayBackend:
         self._dilation = dilation
         self._seed = seed
         self._start_ps = 0
-        if self._page is not None:
-            self._page.clear()
         try:
-            self._all(lambda _, actor: actor.begin.remote(epoch, dilation, seed, impairments))
+            self._halt()
         except PeerLost:
-            # A death that nobody has seen yet: those that are left begin without it.
-            self._all(lambda _, actor: actor.begin.remote(epoch, dilation, seed, impairments))
+            self._halt()  # a death that nobody had seen yet: those that are left begin without it
+        if self._page is not None:
+            self._page.clear()  # only now does nobody write to it
+        self._all(lambda _, actor: actor.begin.remote(epoch, dilation, seed, impairments))
+
+    def _halt(self) -> None:
+        self._all(lambda _, actor: actor.halt.remote())
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int
     ) -> dict[int, Any]:
+        pickled = _pickled(function, args)
         anchor_ns = wall_ns() + LEAD_NS
         self._all(lambda _, actor: actor.admit.remote(members, communicator, self._start_ps, anchor_ns, self._seed))
-        refs = {
-            actor.run.remote(function, args): process for process, actor in self._actors.items() if process not in self._dead
-        }
+        hosting = {self._placement.owner[self._topology.ranks[rank]] for rank in members}
+        refs = {self._actors[process].run.remote(pickled): process for process in sorted(hosting)}
         results: dict[int, Any] = {}
         pending = list(refs)
         quiet, progress, since_ns = 0, -1, wall_ns()
         while pending:
-            ready, pending = ray.wait(pending, num_returns=len(pending), timeout=WATCH_S)
+            vigils = [ref for ref, process in self._vigils.items() if process not in self._dead]
+            ready, _ = ray.wait([*pending, *vigils], num_returns=len(pending), timeout=WATCH_S)
             for ref in ready:
-                process = refs[ref]
+                process = refs.get(ref, self._vigils.get(ref, 0))
                 try:
                     found, cursor_ps = ray.get(ref)
                 except ray.exceptions.RayActorError:
@@ -476,6 +495,7 @@ class RayBackend:
                 except ray.exceptions.RayTaskError as error:
                     self._abort(_cause(error), pending)
                 else:
+                    pending.remove(ref)
                     results.update(found)
                     self._start_ps = max(self._start_ps, cursor_ps)
             if not pending:
@@ -552,6 +572,27 @@ class RayBackend:
             self._directory = None
 
 
+def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """The function with its module, so that an actor needs no copy of the user's files.  Raises ConfigError."""
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    by_value = module is not None and module.__name__ != "__main__" and not _installed(module)
+    try:
+        if by_value:
+            cloudpickle.register_pickle_by_value(module)
+        return cloudpickle.dumps((function, args))  # type: ignore[no-any-return]
+    except (TypeError, pickle.PicklingError, AttributeError) as error:
+        raise ConfigError(f"the function or its arguments cannot be sent to the actors: {_first_line(error)}") from error
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _installed(module: ModuleType) -> bool:
+    """Whether an actor can import the module by itself: emu's own, and what lies in site-packages."""
+    file = getattr(module, "__file__", None) or ""
+    return module.__name__.split(".")[0] == "emu" or "site-packages" in file or not file
+
+
 def _cause(error: Any) -> EmuError:
     """The emu error inside Ray's wrapping."""
     cause = getattr(error, "cause", None)
@@ -568,6 +609,13 @@ def _first_line(error: BaseException) -> str:
 def _page_directory() -> Path:
     memory = Path("/dev/shm")
     return memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _quieten() -> None:
+    """Keep the raylet's news off stdout, which is for data: Ray has no setting for it.  What matters is raised here anyway."""
+    worker = sys.modules.get("ray._private.worker")
+    if worker is not None and hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda data, ignore_prefix: logging.getLogger("emu.ray").info("%s", data.get("lines"))
 
 
 def _sweep() -> None:

@@ -75,7 +75,9 @@ def bench(
     op: Annotated[str, _nccl("-o", "--op", help="sum, prod, min, max or avg.")] = "sum",
     dtype: Annotated[str, _nccl("-d", "--datatype", help="float, half, bfloat16, double, int32, ...")] = "float",
     root_rank: Annotated[int, _nccl("-r", "--root", help="Root of rooted collectives.")] = 0,
-    average: Annotated[int, _nccl("-a", "--average", help="Time over ranks: 0 rank 0's, 1 mean, 2 min, 3 max.")] = 1,
+    average: Annotated[
+        int, _nccl("-a", "--average", help="Time over ranks: 0 rank 0's, 1 mean (max with a root), 2 min, 3 max.")
+    ] = 1,
     per_iteration: Annotated[int, _nccl("-I", help="1: columns with statistics over iterations.")] = 0,
     fabric: Annotated[
         list[str] | None,
@@ -86,9 +88,7 @@ def bench(
         _fabric("--set", metavar="KEY=VALUE", help="A topology's parameter; FABRIC.KEY=VALUE for one of several."),
     ] = None,
     ranks: Annotated[int | None, _fabric("--ranks", help="Only the first N accelerators.")] = None,
-    rank_map: Annotated[
-        str | None, _fabric("--map", help="Rank placement: shuffle, a list such as a0,a4, or @FILE.")
-    ] = None,
+    rank_map: Annotated[str | None, _fabric("--map", help="Rank placement: shuffle, a list such as a0,a4, or @FILE.")] = None,
     impair: Annotated[
         list[str] | None,
         _fabric("--impair", metavar="LINKS=KIND,...", help="Impair links, e.g. 'a3->s0=throttle,factor=0.5'."),
@@ -97,9 +97,7 @@ def bench(
     channels: Annotated[int, _fabric("--channels", help="Channels that blocks are dealt over.")] = 1,
     chunk: Annotated[str, _fabric("--chunk", help="Chunk size, or auto.")] = "auto",
     driver: Annotated[str | None, _emulation("--driver", help="emulate (real data, real time) or simulate.")] = None,
-    dilation: Annotated[
-        str, _emulation("--dilation", help="Wall over model time: auto, a number, or 0 for unpaced.")
-    ] = "auto",
+    dilation: Annotated[str, _emulation("--dilation", help="Wall over model time: auto, a number, or 0 for unpaced.")] = "auto",
     per_actor: Annotated[str, _emulation("--accelerators-per-actor", help="auto or a number.")] = "auto",
     address: Annotated[str | None, _emulation("--address", help="A Ray cluster to run on.")] = None,
     timeout: Annotated[float, _emulation("--timeout", help="Wall seconds without progress.")] = 30.0,
@@ -107,9 +105,7 @@ def bench(
     seeds: Annotated[int, _emulation("--seeds", help="Run N seeds; median, p5 and p95.")] = 1,
     strict: Annotated[bool, _output("--strict", help="Exit 5 when a row is degraded.")] = False,
     json: Annotated[Path | None, _output("--json", "-J", help="Write a report; never overwrites.")] = None,
-    run_file: Annotated[
-        Path | None, _output("--run-file", help="Write what `emu rerun` needs; never overwrites.")
-    ] = None,
+    run_file: Annotated[Path | None, _output("--run-file", help="Write what `emu rerun` needs; never overwrites.")] = None,
 ) -> int:
     """Run a collective over a range of sizes and print nccl-tests' table.
 
@@ -168,9 +164,7 @@ def rerun(file: Annotated[Path, typer.Argument(help="Written by emu bench --run-
 @app.command()
 def fabrics(
     name: Annotated[str | None, typer.Argument(help="One to describe; without it, all are listed.")] = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A topology's parameter.")
-    ] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A topology's parameter.")] = None,
 ) -> int:
     """List the fabrics, or describe one with the sources of its numbers."""
     from emu.bench.commands import fabrics as show

@@ -6,6 +6,7 @@ Ctrl-C, a failed start.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Backend(Protocol):
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int) -> dict[int, Any]: ...
     def counters(self) -> list[EngineCounters]: ...
     def lost_nodes(self) -> frozenset[int]: ...
+    def process_ids(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
 
@@ -126,6 +128,9 @@ class _Simulated:
 
     def lost_nodes(self) -> frozenset[int]:
         return frozenset()
+
+    def process_ids(self) -> dict[str, int]:
+        return {node.name: os.getpid() for node in self._session.topology.nodes}
 
     def close(self) -> None:
         self._simulation = None
@@ -291,6 +296,10 @@ class Session:
             socket_payload_bytes=sum(part.socket_payload_bytes for part in parts),
             links=links,
         )
+
+    def process_ids(self) -> dict[str, int]:
+        """Process id of each node's actor (of this process, under simulate)."""
+        return self._backend.process_ids()
 
     def close(self) -> None:
         """End every actor, socket and file of the session.  May be called twice."""

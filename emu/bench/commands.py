@@ -113,14 +113,10 @@ def rerun(path: Path, *, terminal: Terminal | None = None, opened: OpenSession =
     changed = [f"{name} {then} -> {now.get(name)}" for name, then in recorded.versions.items() if now.get(name) != then]
     if changed:
         terminal.message(f"# versions have changed: {', '.join(changed)}")
-    return bench(
-        recorded.options, arguments=("emu", "rerun", str(path)), terminal=terminal, opened=opened, repeats=recorded
-    )
+    return bench(recorded.options, arguments=("emu", "rerun", str(path)), terminal=terminal, opened=opened, repeats=recorded)
 
 
-def calibrate(
-    *, address: str | None = None, terminal: Terminal | None = None, opened: OpenSession = open_session
-) -> int:
+def calibrate(*, address: str | None = None, terminal: Terminal | None = None, opened: OpenSession = open_session) -> int:
     """``emu calibrate``: measure anew, whatever is kept."""
     terminal = terminal or Terminal()
     measured = measure_calibration(terminal, address, opened)
@@ -144,9 +140,7 @@ def fabrics(name: str | None, settings: Sequence[tuple[str, str]], *, terminal: 
         listing = list_fabrics()
         width = max(len(entry.name) for entry in listing)
         for kind, heading in (("preset", "presets:"), ("topology", "topologies, with --set key=value:")):
-            terminal.lines(
-                heading, *(f"  {entry.name:<{width}}  {entry.description}" for entry in listing if entry.kind == kind)
-            )
+            terminal.lines(heading, *(f"  {entry.name:<{width}}  {entry.description}" for entry in listing if entry.kind == kind))
         return EXIT_OK
     facts = describe(load(name, dict(settings)).topology)
     least, most = (format_rate(rate_bps) for rate_bps in facts.endpoint_rate_bps)

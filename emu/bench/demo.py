@@ -20,9 +20,9 @@ from emu.units import format_bytes, format_time
 _RING = BenchOptions(
     collective="all_reduce",
     begin_bytes=32 << 10,
-    end_bytes=32 << 20,
-    step_factor=32,
-    iterations=5,
+    end_bytes=8 << 20,
+    step_factor=256,
+    iterations=4,
     algorithm="ring",
     fabrics=("dgx-h100-8",),
 )

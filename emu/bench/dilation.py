@@ -73,9 +73,7 @@ class Pacer:
     The simulated session is opened at the first need and closed by :meth:`close`.
     """
 
-    def __init__(
-        self, fixed: float | None, calibration: Callable[[], Calibration], simulated: Callable[[], Session]
-    ) -> None:
+    def __init__(self, fixed: float | None, calibration: Callable[[], Calibration], simulated: Callable[[], Session]) -> None:
         self.fixed = fixed
         self._calibration = calibration
         self._open = simulated

@@ -29,9 +29,7 @@ def settings_for(options: BenchOptions, name: str) -> dict[str, str]:
     for key, value in options.settings:
         fabric, dot, own = key.rpartition(".")
         if dot and fabric not in options.fabrics:
-            raise ConfigError(
-                f"--set {key}={value}: there is no --fabric {fabric!r}; use one of {', '.join(options.fabrics)}"
-            )
+            raise ConfigError(f"--set {key}={value}: there is no --fabric {fabric!r}; use one of {', '.join(options.fabrics)}")
         if not dot or fabric == name:
             found[own] = value
     return found

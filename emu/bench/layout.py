@@ -101,8 +101,7 @@ def layout(collective: str, *, rank: int, n_ranks: int, root: int, send_count: i
         return Layout(sent=(Segment(rank, 0, send_count),), expected=blocks)
     counts = alltoallv_counts(rank, send_count, n_ranks)
     blocks = tuple(
-        Segment(source, _alltoallv_start(source, rank, send_count, n_ranks), count)
-        for source, count in enumerate(counts)
+        Segment(source, _alltoallv_start(source, rank, send_count, n_ranks), count) for source, count in enumerate(counts)
     )
     sent = (Segment(rank, 0, send_count),)
     return Layout(sent=sent, expected=blocks, send_counts=counts, receive_counts=counts)

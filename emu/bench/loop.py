@@ -179,12 +179,8 @@ def _issue(rank: Rank, plan: LoopPlan, buffers: _Buffers) -> Work | _Ended:
             return comm.alltoallv(send, receive, buffers.layout.send_counts, buffers.layout.receive_counts, **how)
         case _:
             with comm.group():
-                comm.send(
-                    send, (rank.index + 1) % rank.world_size, channels=plan.channels, chunk_bytes=plan.chunk_bytes
-                )
-                comm.recv(
-                    receive, (rank.index - 1) % rank.world_size, channels=plan.channels, chunk_bytes=plan.chunk_bytes
-                )
+                comm.send(send, (rank.index + 1) % rank.world_size, channels=plan.channels, chunk_bytes=plan.chunk_bytes)
+                comm.recv(receive, (rank.index - 1) % rank.world_size, channels=plan.channels, chunk_bytes=plan.chunk_bytes)
             return _Ended(rank, plan.chunk_bytes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from emu.bench.data import NCCL_DTYPES
@@ -41,9 +42,7 @@ def row_counts(options: BenchOptions, size_bytes: int, n_ranks: int) -> Counts:
     return counts(options.collective, size_bytes, DTYPES[NCCL_DTYPES[options.dtype]].itemsize, n_ranks)
 
 
-def measure_row(
-    session: Session, options: BenchOptions, size: Counts, *, n_ranks: int, dilation: float, seed: int
-) -> Row:
+def measure_row(session: Session, options: BenchOptions, size: Counts, *, n_ranks: int, dilation: float, seed: int) -> Row:
     """Both halves of a row at one dilation (0: unpaced; it is not looked at where the session simulates)."""
     halves = [
         _measure(session, options, loop_plan(options, size, in_place=in_place), dilation=dilation, seed=seed)
@@ -62,25 +61,30 @@ def measure_row(
     )
 
 
-def over_ranks(values: Sequence[int], average: int) -> int:
-    """nccl-tests' -a: 0 rank 0's, 1 the mean, 2 the least, 3 the largest."""
+def over_ranks(values: Sequence[int], average: int, *, rooted: bool) -> int:
+    """nccl-tests' -a: 0 rank 0's, 1 the mean, 2 the least, 3 the largest.
+
+    Where there is a root, some ranks have finished while the data is still under way, and a mean would put the
+    bandwidth above the wire's.  There 1 is the largest, as in an nccl-tests process that waits for all its GPUs.
+    """
     if average == 0:
         return values[0]
-    if average == 1:
+    if average == 1 and not rooted:
         return round(statistics.fmean(values))
     return min(values) if average == 2 else max(values)
 
 
 def _measure(session: Session, options: BenchOptions, plan: LoopPlan, *, dilation: float, seed: int) -> Side:
     paced = not options.simulated and dilation > 0
+    over = partial(over_ranks, average=options.average, rooted=plan.root >= 0)
     session.begin(dilation, seed)
     results: list[LoopResult] = session.run(run_loop, plan)
     counters = session.counters()
-    model_ps = over_ranks([result.model_ps for result in results], options.average)
+    model_ps = over([result.model_ps for result in results])
     measured_ps = None
     late = None
     if paced:
-        measured_ps = round(over_ranks([result.wall_ns for result in results], options.average) * 1000 / dilation)
+        measured_ps = round(over([result.wall_ns for result in results]) * 1000 / dilation)
         late = measured_ps / model_ps - 1 if model_ps else None
     order_weight = counters.order_weight_ps / model_ps if model_ps else 0.0
     per_rank = [result.iteration_ps for result in results]
@@ -100,5 +104,5 @@ def _measure(session: Session, options: BenchOptions, plan: LoopPlan, *, dilatio
         transport_backpressure=counters.transport_backpressure,
         largest_lateness_ps=counters.largest_lateness_ps,
         wire_bytes_per_rank_max=round(counters.wire_bytes_per_rank_max / plan.n_calls),
-        iteration_ps=tuple(over_ranks(times, options.average) for times in zip(*per_rank, strict=True)),
+        iteration_ps=tuple(over(times) for times in zip(*per_rank, strict=True)),
     )

@@ -74,14 +74,10 @@ class BenchOptions:
         if self.end_bytes < self.begin_bytes:
             raise ConfigError(f"-e {self.end_bytes} is less than -b {self.begin_bytes}; sizes go up from -b to -e")
         if not (self.step_factor == 1 or 1 < self.step_factor <= 1024):
-            raise ConfigError(
-                f"-f {self.step_factor:g}: the factor must be more than 1 and at most 1024; for equal steps use -i"
-            )
+            raise ConfigError(f"-f {self.step_factor:g}: the factor must be more than 1 and at most 1024; for equal steps use -i")
         _within("-i", self.step_bytes, 1, MAX_SIZE_BYTES)
         if self.step_factor == 1 and (self.end_bytes - self.begin_bytes) // self.step_bytes >= MAX_ROWS:
-            raise ConfigError(
-                f"-i {self.step_bytes} gives more than {MAX_ROWS} rows; use a larger step, or a factor with -f"
-            )
+            raise ConfigError(f"-i {self.step_bytes} gives more than {MAX_ROWS} rows; use a larger step, or a factor with -f")
         _within("-n", self.iterations, 1, 1_000_000)
         _within("-w", self.warmup, 0, 1_000_000)
         _within("-a", self.average, 0, 3)
@@ -96,9 +92,7 @@ class BenchOptions:
         if self.accelerators_per_actor is not None:
             _within("--accelerators-per-actor", self.accelerators_per_actor, 1, 1_000_000)
         if self.driver not in DRIVERS:
-            raise ConfigError(
-                f"--driver {self.driver!r}: use one of {', '.join(DRIVERS)}{did_you_mean(self.driver, DRIVERS)}"
-            )
+            raise ConfigError(f"--driver {self.driver!r}: use one of {', '.join(DRIVERS)}{did_you_mean(self.driver, DRIVERS)}")
         if self.dilation is not None and not 0 <= self.dilation <= 1e12:
             raise ConfigError(f"--dilation {self.dilation:g} must be auto, or from 0 (unpaced) to 1e12")
         if not 0 < self.timeout_s <= 86_400:
@@ -166,9 +160,7 @@ def bench_collective(text: str) -> str:
     except ConfigError:
         name = ""
     if name not in known:
-        raise ConfigError(
-            f"{text!r} is not a collective to bench{did_you_mean(text, known)}; use one of {', '.join(known)}"
-        )
+        raise ConfigError(f"{text!r} is not a collective to bench{did_you_mean(text, known)}; use one of {', '.join(known)}")
     return name
 
 

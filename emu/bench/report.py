@@ -106,9 +106,7 @@ def _word(value: bool) -> str:
 
 def _config(options: BenchOptions, results: Sequence[FabricResult]) -> Plain:
     topology = results[0].case.topology
-    step: Plain = (
-        {"step_factor": options.step_factor} if options.step_factor > 1 else {"step_bytes": options.step_bytes}
-    )
+    step: Plain = {"step_factor": options.step_factor} if options.step_factor > 1 else {"step_bytes": options.step_bytes}
     return {
         "nthreads": 1,
         "ngpus": topology.n_ranks,

@@ -71,9 +71,7 @@ def read(path: Path) -> RunFile:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read as a run file ({error}); write one with emu bench --run-file"
-        ) from None
+        raise ConfigError(f"{path}: cannot be read as a run file ({error}); write one with emu bench --run-file") from None
     version = plain.get("emu_run_file") if isinstance(plain, dict) else None
     if version != RUN_FILE_VERSION:
         raise ConfigError(
@@ -89,9 +87,7 @@ def read(path: Path) -> RunFile:
             results=list(report["results"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: the run file lacks or garbles {error}; write one with emu bench --run-file"
-        ) from None
+        raise ConfigError(f"{path}: the run file lacks or garbles {error}; write one with emu bench --run-file") from None
 
 
 def check_same_fabrics(run_file: RunFile) -> None:
@@ -102,9 +98,7 @@ def check_same_fabrics(run_file: RunFile) -> None:
         changed = [key for key in now if now[key] != then.get(key)]
         if changed:
             what = ", ".join(changed)
-            raise ConfigError(
-                f"{run_file.path}: {what} of fabric {name!r} changed; bring it back or run emu bench anew"
-            )
+            raise ConfigError(f"{run_file.path}: {what} of fabric {name!r} changed; bring it back or run emu bench anew")
 
 
 def same_model_times(run_file: RunFile, record: RunRecord) -> tuple[int, int]:

@@ -30,8 +30,7 @@ from emu.units import format_rate, microseconds
 
 _HEADS: Final = (
     "#                                                              out-of-place                       in-place",
-    "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw"
-    "  #wrong",
+    "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong",
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)",
 )
 _WIDTHS: Final = (7, 6, 6, 6)
@@ -138,7 +137,7 @@ class Table:
     def footer(self, result: FabricResult) -> list[str]:
         """Everything below the last row."""
         out_of_bounds = f"# Out of bounds values : {result.n_wrong} {'OK' if result.n_wrong == 0 else 'FAILED'}"
-        average = "none: every row is degraded" if result.average is None else f"{result.average:g}"
+        average = "nan" if result.average is None else f"{result.average:g}"
         bounded = ""
         if result.minimum is not None:
             met = "OK" if result.meets_minimum else "FAILED"

@@ -23,7 +23,7 @@ class Terminal:
         self.err = sys.stderr if err is None else err
         self._live = self.err.isatty()
         self._shown = False
-        self._n_tables = 0
+        self._options: BenchOptions | None = None
         self._table: Table | None = None
 
     def progress(self, text: str) -> None:
@@ -52,8 +52,8 @@ class Terminal:
         self.out.flush()
 
     def begin(self, case: Case, options: BenchOptions) -> None:
-        self._table = Table(options, ratio=self._n_tables > 0)
-        self._n_tables += 1
+        self._table = Table(options, ratio=options is self._options)  # a second fabric of the same run
+        self._options = options
         self.lines(*self._table.header(case, versions()))
 
     def row(self, row: Row, ratio: float | None) -> None:

@@ -152,7 +152,7 @@ class EmulatedHost:
         self.carrier = carrier
         self.session = session
         self.clock_offset_ns = clock_offset_ns
-        self.epoch = 0
+        self.epoch = -1
         self.clock = DilatedClock(dilation=1.0, anchor_ns=0)
         self.counters = HostCounters()
         self.page: FloorPage | None = None
@@ -213,12 +213,19 @@ class EmulatedHost:
     def greet(self) -> None:
         """Send HELLO to every actor this one sends to."""
         for peer in self._outward:
-            if not self.carrier.send(peer, pack_hello(self.session, self.epoch, self.process), None):
+            if not self.carrier.send(peer, pack_hello(self.session, 0, self.process), None):
                 raise WireError(f"actor {self.process} cannot reach actor {peer}")
 
     @property
     def greeted(self) -> bool:
         return self._greeted >= self.senders
+
+    def halt(self) -> None:
+        """Forget all events and touch the page no more, until ``begin``.  In the loop's thread."""
+        self.page = None
+        self.epoch = -1
+        self._backlog.clear()
+        self._build(0, {})
 
     def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable, page: FloorPage | None) -> None:
         """A fresh model at time 0.  In the loop's thread."""
@@ -228,6 +235,7 @@ class EmulatedHost:
         self.page = page
         self._backlog.clear()
         self._build(seed, impairments)
+        self._published_ps = -1
         self._publish()
 
     def admit(self, ranks: list[Rank], anchor_ns: int) -> None:

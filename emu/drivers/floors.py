@@ -12,7 +12,12 @@ that takes ``taken``, then the floors, then ``sent``, then the ring, sees a
 consistent lower bound of everything that can still reach it:
 
     safe_until = min(bounds of frames under way to me,
-                     (bounds of other frames under way, floors of the others) + my smallest inward latency)
+                     (bounds of other frames under way, floors of the others) + my smallest inward latency,
+                     my floor + the shortest way from me back to me)
+
+The last of these matters when the host is late: what an actor sends at its floor can
+come back to it, over a link inside it or by way of another actor, before its next event
+but one.
 
 This is conservative parallel simulation (Chandy, Misra, Bryant 1979) with the null
 messages replaced by memory: a promise costs a store, reading all of them about
@@ -33,6 +38,9 @@ RING = 1024
 
 FOREVER_PS = 1 << 62
 
+NOTHING_PS = 0
+"""No event is safe: the reader was held up for so long that the ring went round under it.  It asks again."""
+
 
 class FloorPage:
     """The page of one host, mapped by its processes and by the session.
@@ -52,6 +60,7 @@ class FloorPage:
         self._indices = np.arange(n_channels)
         self.channels = channels
         self.targets = np.array([target for _, target, _ in channels], dtype=np.int64)
+        self._way_back_ps = _ways_back_ps(n_processes, channels)
 
     @staticmethod
     def create(path: Path, n_processes: int, n_channels: int) -> None:
@@ -80,13 +89,15 @@ class FloorPage:
         taken = self.taken.copy()
         floors = self.floors.copy()
         under_way = self.sent > taken
+        mine = int(floors[process]) + self._way_back_ps[process]
         floors[process] = FOREVER_PS
         others = int(floors.min())
-        mine = FOREVER_PS
         if under_way.any():
             for channel in self._indices[under_way].tolist():
                 first, last = int(taken[channel]), int(self.sent[channel])
-                bound = min(int(self.ring[channel, k % RING]) for k in range(first, last)) if last > first else FOREVER_PS
+                bound = min((int(self.ring[channel, k % RING]) for k in range(first, last)), default=FOREVER_PS)
+                if int(self.sent[channel]) - first >= RING:
+                    return NOTHING_PS
                 if self.targets[channel] == process:
                     mine = min(mine, bound)
                 else:
@@ -103,3 +114,17 @@ class FloorPage:
         for name in ("floors", "progress", "sent", "taken", "ring"):
             setattr(self, name, np.zeros(0, dtype=np.int64))
         self._memory.close()
+
+
+def _ways_back_ps(n_processes: int, channels: list[tuple[int, int, int]]) -> list[int]:
+    """For each process the least time after which what it sends can come back to it; every hop takes 1 ps or more."""
+    inside = [FOREVER_PS] * n_processes
+    outward = [FOREVER_PS] * n_processes
+    inward = [FOREVER_PS] * n_processes
+    for sender, receiver, latency_ps in channels:
+        if sender == receiver:
+            inside[sender] = min(inside[sender], latency_ps)
+        else:
+            outward[sender] = min(outward[sender], latency_ps)
+            inward[receiver] = min(inward[receiver], latency_ps)
+    return [max(1, min(own, there + back)) for own, there, back in zip(inside, outward, inward, strict=True)]

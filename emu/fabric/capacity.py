@@ -29,9 +29,7 @@ class Capacity:
         "down_ps", "factor", "index", "plane_work",
     )  # fmt: skip
 
-    def __init__(
-        self, *, link: Link, index: int, impairments: tuple[tuple[BaseImpairment, int | None, int], ...]
-    ) -> None:
+    def __init__(self, *, link: Link, index: int, impairments: tuple[tuple[BaseImpairment, int | None, int], ...]) -> None:
         """``impairments``: (impairment, plane or None, its seed)."""
         self.index = index
         self.factor = Fraction(1)

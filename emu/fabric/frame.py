@@ -16,8 +16,23 @@ class Frame:
     """
 
     __slots__ = (
-        "chunk", "communicator", "credit_bytes", "digest", "flow", "head_ps", "hop", "message", "operation",
-        "path", "payload", "payload_bytes", "route_flow", "source_rank", "tail_ps", "target_rank", "message_bytes",
+        "chunk",
+        "communicator",
+        "credit_bytes",
+        "digest",
+        "flow",
+        "head_ps",
+        "hop",
+        "message",
+        "message_bytes",
+        "operation",
+        "path",
+        "payload",
+        "payload_bytes",
+        "route_flow",
+        "source_rank",
+        "tail_ps",
+        "target_rank",
     )  # fmt: skip
 
     def __init__(

@@ -45,7 +45,7 @@ from emu.errors import ConfigError
 from emu.fabric.capacity import WORK_PER_BYTE, Capacity, apportion
 from emu.fabric.frame import Frame
 from emu.impairments.base import BaseImpairment, FrameKey
-from emu.impairments.keyed import mix
+from emu.keyed import mix
 from emu.topologies.graph import Link
 
 _MAX_CACHED_SIZES = 4096

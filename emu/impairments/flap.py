@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from emu.impairments.base import FULL, BaseImpairment, Capacity
 from emu.impairments.fields import PositiveTimePs
-from emu.impairments.keyed import below
+from emu.keyed import below
 from emu.parameters import TimePs
 from emu.units import PS_PER_MICROSECOND, format_time
 

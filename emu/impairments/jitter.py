@@ -28,7 +28,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from emu.errors import ConfigError
 from emu.impairments.base import BaseImpairment, FrameKey
 from emu.impairments.fields import PositiveTimePs
-from emu.impairments.keyed import mix
+from emu.keyed import mix
 from emu.parameters import TimePs
 from emu.units import PS_PER_MICROSECOND, parse_time_ps
 

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from emu.impairments.base import BaseImpairment, FrameKey
 from emu.impairments.fields import PositiveTimePs
-from emu.impairments.keyed import mix, uniform
+from emu.keyed import mix, uniform
 from emu.units import PS_PER_MICROSECOND
 
 _SALT: Final = 0x6C6F7373
@@ -38,8 +38,7 @@ def _probability(value: object) -> float:
         probability = math.nan
     if not 0.0 <= probability < 1.0:
         raise ValueError(
-            f"{value!r} is outside [0, 1); it is the share of wire packets lost, such as 1e-4 "
-            "(for a link that is down use flap)"
+            f"{value!r} is outside [0, 1); it is the share of wire packets lost, such as 1e-4 (for a link that is down use flap)"
         )
     return probability
 

@@ -27,9 +27,7 @@ class Impairment(BaseImpairment):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.until_ps is not None and self.until_ps <= self.from_ps:
-            raise ValueError(
-                f"until={format_time(self.until_ps)} is not after from={format_time(self.from_ps)}; make it later"
-            )
+            raise ValueError(f"until={format_time(self.until_ps)} is not after from={format_time(self.from_ps)}; make it later")
         return self
 
     @property

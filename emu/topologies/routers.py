@@ -11,22 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, Self, runtime_checkable
 
 from emu.errors import ConfigError
+from emu.keyed import mix
 from emu.topologies.graph import NodeKind, Router, Topology
 
-_MASK: Final = 2**64 - 1
 _FORWARDING_KINDS: Final = frozenset({NodeKind.SWITCH, NodeKind.NIC, NodeKind.CPU})
 _MOST_LANE_BITS: Final = 3
-
-
-def mix(*values: int) -> int:
-    """A 64-bit hash of integers: each is absorbed by one round of splitmix64 (Steele et al., OOPSLA 2014)."""
-    state = 0
-    for value in values:
-        state = (state ^ (value & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
-        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
-        state ^= state >> 31
-    return state
 
 
 @runtime_checkable

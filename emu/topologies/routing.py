@@ -8,7 +8,8 @@ from pathlib import Path
 from emu.errors import ConfigError
 from emu.parameters import did_you_mean
 from emu.topologies.graph import NodeKind, Topology
-from emu.topologies.routers import SeededRouter, mix
+from emu.keyed import mix
+from emu.topologies.routers import SeededRouter
 
 
 def with_seed(topology: Topology, seed: int) -> Topology:

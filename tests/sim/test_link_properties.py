@@ -67,9 +67,7 @@ def run(traffic: list[Arrival], kinds: list[str], *, seed: int = 1) -> tuple[Lin
     tail_in_ps: dict[int, int] = defaultdict(int)
     for gap_ps, arriving_ps, n_bytes, flow in traffic:
         now_ps += gap_ps
-        frame = Frame(
-            (2,), source_rank=0, target_rank=1, flow=flow, route_flow=0, payload_bytes=n_bytes, head_ps=now_ps
-        )
+        frame = Frame((2,), source_rank=0, target_rank=1, flow=flow, route_flow=0, payload_bytes=n_bytes, head_ps=now_ps)
         tail_in_ps[flow] = frame.tail_ps = max(now_ps + arriving_ps, tail_in_ps[flow])
         sent.append((frame, now_ps, machine.receive(frame, now_ps)))
     machine.validate()

@@ -105,9 +105,7 @@ def test_fan_in_of_equals_is_exact(n_inputs: int, rate_gbps: int) -> None:
     """2 x 200 -> 400 and 4 x 100 -> 400 end when the packets do, to the picosecond, chunk after chunk."""
     fabric = links(*[rate_gbps] * n_inputs, 400)
     chunks = [
-        Chunk(time_ps=0, path=(source, n_inputs), flow=source, n_packets=16)
-        for _ in range(5)
-        for source in range(n_inputs)
+        Chunk(time_ps=0, path=(source, n_inputs), flow=source, n_packets=16) for _ in range(5) for source in range(n_inputs)
     ]
     assert max(chunk_model(fabric, chunks)) == max(packet_oracle(fabric, chunks))
 
@@ -115,9 +113,7 @@ def test_fan_in_of_equals_is_exact(n_inputs: int, rate_gbps: int) -> None:
 def test_fan_in_and_out_again_is_exact() -> None:
     """4 x 100 -> 400 -> 4 x 100 ends when the packets do, to the picosecond: the middle is no bottleneck."""
     fabric = links(*[100] * 4, 400, *[100] * 4)
-    chunks = [
-        Chunk(time_ps=0, path=(flow, 4, 5 + flow), flow=flow, n_packets=16) for _ in range(5) for flow in range(4)
-    ]
+    chunks = [Chunk(time_ps=0, path=(flow, 4, 5 + flow), flow=flow, n_packets=16) for _ in range(5) for flow in range(4)]
     assert max(chunk_model(fabric, chunks)) == max(packet_oracle(fabric, chunks))
 
 
@@ -129,18 +125,14 @@ def random_case(seed: int, chunk_packets: int) -> tuple[list[Link], list[Chunk]]
     for flow in range(choose.randint(2, 8)):
         path = tuple(3 * stage + choose.randrange(3) for stage in range(choose.randint(1, 3)))
         start_ps = choose.randrange(20_000_000)
-        chunks += [
-            Chunk(time_ps=start_ps, path=path, flow=flow, n_packets=chunk_packets) for _ in range(64 // chunk_packets)
-        ]
+        chunks += [Chunk(time_ps=start_ps, path=path, flow=flow, n_packets=chunk_packets) for _ in range(64 // chunk_packets)]
     return fabric, chunks
 
 
 @pytest.mark.parametrize(
     ("chunk_packets", "most_makespan_error", "most_chunk_error"), [(16, 0.05, 0.15), (4, 0.01, 0.05), (1, 0.001, 0.001)]
 )
-def test_random_fabrics_stay_in_the_stated_band(
-    chunk_packets: int, most_makespan_error: float, most_chunk_error: float
-) -> None:
+def test_random_fabrics_stay_in_the_stated_band(chunk_packets: int, most_makespan_error: float, most_chunk_error: float) -> None:
     """On random shared paths, makespan and ends of chunks are off by no more than stated in 95 of 100 cases."""
     makespan_errors = []
     chunk_errors = []
@@ -150,9 +142,7 @@ def test_random_fabrics_stay_in_the_stated_band(
         got_ps = chunk_model(fabric, chunks)
         makespan_errors.append(abs(max(got_ps) / max(wanted_ps) - 1))
         chunk_errors += [abs(got / wanted - 1) for got, wanted in zip(got_ps, wanted_ps, strict=True)]
-    makespan_error, chunk_error = (
-        sorted(errors)[int(0.95 * len(errors))] for errors in (makespan_errors, chunk_errors)
-    )
+    makespan_error, chunk_error = (sorted(errors)[int(0.95 * len(errors))] for errors in (makespan_errors, chunk_errors))
     print(f"chunks of {chunk_packets} packets, p95: makespan off by {makespan_error:.2%}, a chunk by {chunk_error:.2%}")
     assert makespan_error <= most_makespan_error
     assert chunk_error <= most_chunk_error

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emu.impairments.base import BaseImpairment, FrameKey
-from emu.impairments.keyed import below, mix, uniform
 from emu.impairments.spec import kinds, parse_impairment
+from emu.keyed import below, mix, uniform
 
 US = 10**6
 MS = 10**9

@@ -21,9 +21,7 @@ PACKET_PER_US = 8 * 1000 * 10**6
 """With an MTU of 1000 bytes, one packet takes 1 us."""
 
 
-def machine(
-    *impairments: str, rate_bps: int = PACKET_PER_US, latency_ps: int = 0, mtu_bytes: int = 1000
-) -> LinkMachine:
+def machine(*impairments: str, rate_bps: int = PACKET_PER_US, latency_ps: int = 0, mtu_bytes: int = 1000) -> LinkMachine:
     """``impairments`` as KIND,key=value or #PLANE=KIND,...; two planes that carry half each."""
     placed = []
     for text in impairments:

@@ -1,0 +1,263 @@
+"""Testing: what tests of emu, and of things built on it, run against instead of actors and sockets.
+
+Law: nothing here knows more than the drivers do.  :func:`simulated` and :func:`emulated_in_process` run
+the same function on the same fabric under both drivers, the second with one thread per actor
+and queues instead of sockets, so that the emulating loop can be tested without Ray and ZeroMQ.
+
+Not modelled: processes.  All actors share one interpreter, so they are late whenever another one computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from emu.clock import wall_ns
+from emu.drivers.emulate import EmulatedHost, Placement
+from emu.drivers.engine import ImpairmentTable
+from emu.drivers.floors import FloorPage
+from emu.drivers.runtime import Runtime
+from emu.drivers.simulate import Simulation
+from emu.errors import EmuError
+from emu.rank import Rank
+from emu.topologies.graph import Topology
+from emu.wire import FRAME, unpack_prefix
+
+SESSION = 0x7E57
+TIMEOUT_S = 60.0
+LEAD_NS = 1_000_000
+_Message = tuple[bytes, memoryview | None]
+_RankFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Frames from actor to actor over ``channel`` wait until a first frame has gone over ``until``: (sender, receiver) each."""
+
+    channel: tuple[int, int]
+    until: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run gave: the function's results by rank, and what the host did to the run (0 when simulated)."""
+
+    results: list[Any]
+    order_violations: int = 0
+    order_weight_ps: int = 0
+    largest_lateness_ps: int = 0
+    transport_backpressure: int = 0
+    frames_sent: int = 0
+
+
+class InMemoryNetwork:
+    """Queues between the actors of one process, in order on every channel.  ``hold`` provokes another order between channels.
+
+    With ``reject_every`` n, each n-th send says that it would block, as a full socket does.
+    """
+
+    def __init__(self, n_processes: int, *, hold: Hold | None = None, reject_every: int = 0) -> None:
+        self.carriers = [InMemoryCarrier(self, process) for process in range(n_processes)]
+        self.reject_every = reject_every
+        self._hold = hold
+        self._held: list[_Message] = []
+        self._lock = threading.Lock()
+
+    def deliver(self, sender: int, receiver: int, header: bytes, payload: memoryview | None) -> None:
+        """Put a message into the receiver's queue, or keep it back."""
+        hold = self._hold
+        if hold is None or unpack_prefix(header, SESSION)[0] != FRAME:
+            self.carriers[receiver].put(header, payload)
+            return
+        with self._lock:
+            if self._hold is not None and (sender, receiver) == hold.channel:
+                self._held.append((header, payload))
+                return
+            self.carriers[receiver].put(header, payload)
+            if (sender, receiver) == hold.until:
+                self._hold = None
+                for held in self._held:
+                    self.carriers[hold.channel[1]].put(*held)
+
+    def close(self) -> None:
+        for carrier in self.carriers:
+            os.close(carrier.descriptor)
+
+
+class InMemoryCarrier:
+    """One actor's end of an :class:`InMemoryNetwork`: an ``emu.drivers.emulate.Carrier``."""
+
+    def __init__(self, network: InMemoryNetwork, process: int) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK)
+        self._network = network
+        self._process = process
+        self._queue: SimpleQueue[_Message] = SimpleQueue()
+        self._sends = 0
+
+    def put(self, header: bytes, payload: memoryview | None) -> None:
+        """Called by senders, in their threads."""
+        self._queue.put((header, payload))
+        os.eventfd_write(self.descriptor, 1)
+
+    def send(self, peer: int, header: bytes, payload: memoryview | None) -> bool:
+        every = self._network.reject_every
+        self._sends += 1
+        if every and self._sends % every == 0:
+            return False
+        self._network.deliver(self._process, peer, header, payload)
+        return True
+
+    def receive(self) -> Iterator[_Message]:
+        """All that is here now."""
+        try:
+            os.eventfd_read(self.descriptor)
+        except BlockingIOError:
+            return
+        while True:
+            try:
+                yield self._queue.get_nowait()
+            except Empty:
+                return
+
+    def readable(self) -> bool:
+        return not self._queue.empty()
+
+
+def one_actor_per_node(topology: Topology) -> tuple[int, ...]:
+    """An owner for :class:`~emu.drivers.emulate.Placement`: every node, switches too, in an actor of its own."""
+    return tuple(range(len(topology.nodes)))
+
+
+def simulated(
+    topology: Topology, function: _RankFunction, *args: Any, seed: int = 0, impairments: ImpairmentTable | None = None
+) -> Outcome:
+    """Run ``function(rank, *args)`` on every rank under virtual time.  Raises what the run raises."""
+    simulation = Simulation(
+        topology, seed=seed, impairments=impairments or {}, payload=True, choose_algorithm=_no_choice
+    )
+    ranks = _ranks(topology, simulation.runtime, seed, range(topology.n_ranks))
+    results = simulation.run(function, args, ranks)
+    return Outcome(results=[results[rank] for rank in range(topology.n_ranks)])
+
+
+def emulated_in_process(
+    topology: Topology,
+    function: _RankFunction,
+    *args: Any,
+    owner: tuple[int, ...],
+    dilation: float,
+    page: Path | None,
+    seed: int = 0,
+    impairments: ImpairmentTable | None = None,
+    hold: Hold | None = None,
+    reject_every: int = 0,
+) -> Outcome:
+    """Run ``function(rank, *args)`` on every rank under the emulating driver, one thread per actor of ``owner``.
+
+    ``page`` is where the floor page is made; with None there is none, as between hosts, and order is
+    kept by slack alone.  Raises the first failure of a rank, and EmuError when an actor's loop fails
+    or the run takes longer than TIMEOUT_S.
+    """
+    placement = Placement.of(topology, owner)
+    network = InMemoryNetwork(placement.n_processes, hold=hold, reject_every=reject_every)
+    pages: list[FloorPage | None] = [None] * placement.n_processes
+    if page is not None:
+        FloorPage.create(page, placement.n_processes, len(placement.channels))
+        pages = [
+            FloorPage(page, placement.n_processes, list(placement.channels)) for _ in range(placement.n_processes)
+        ]
+        for mapped in pages[:1]:
+            if mapped is not None:
+                mapped.clear()
+    hosts = [
+        EmulatedHost(
+            process=process,
+            topology=topology,
+            placement=placement,
+            carrier=network.carriers[process],
+            session=SESSION,
+            payload=True,
+            user_time="declared",
+            choose_algorithm=_no_choice,
+        )
+        for process in range(placement.n_processes)
+    ]
+    loops = [threading.Thread(target=host.loop, name=f"emu-loop-{host.process}", daemon=True) for host in hosts]
+    try:
+        for host, mapped in zip(hosts, pages, strict=True):
+            host.begin(epoch=1, dilation=dilation, seed=seed, impairments=impairments or {}, page=mapped)
+        anchor_ns = wall_ns() + LEAD_NS
+        for host in hosts:
+            host.admit(_ranks(topology, host.runtime, seed, host.engine.endpoints), anchor_ns)
+        for loop in loops:
+            loop.start()
+        for host in hosts:
+            host.runtime.launch(function, args)
+        _join(hosts)
+    finally:
+        for host in hosts:
+            with contextlib.suppress(BrokenPipeError):  # a loop that is over has closed its end
+                host.stop()
+        for loop in loops:
+            if loop.ident is not None:
+                loop.join(TIMEOUT_S)
+        for mapped in pages:
+            if mapped is not None:
+                mapped.close()
+        network.close()
+    results = {rank: result for host in hosts for rank, result in host.runtime.results().items()}
+    return Outcome(
+        results=[results[rank] for rank in range(topology.n_ranks)],
+        order_violations=sum(host.counters.order_violations for host in hosts),
+        order_weight_ps=sum(host.counters.order_weight_ps for host in hosts),
+        largest_lateness_ps=max(host.counters.largest_lateness_ps for host in hosts),
+        transport_backpressure=sum(host.counters.transport_backpressure for host in hosts),
+        frames_sent=sum(host.counters.frames_sent for host in hosts),
+    )
+
+
+def _join(hosts: list[EmulatedHost]) -> None:
+    """Wait for every rank; end all of them when one fails, an actor's loop fails, or it takes too long."""
+    threads = [resident.thread for host in hosts for resident in host.runtime.residents.values()]
+    deadline_ns = wall_ns() + int(TIMEOUT_S * 1e9)
+    error: BaseException | None = None
+    for thread in threads:
+        while thread is not None and thread.is_alive():
+            thread.join(0.05)
+            if error is None:
+                error = next((found for host in hosts if (found := host.fault or host.runtime.first_failure())), None)
+                if error is None and wall_ns() > deadline_ns:
+                    error = EmuError(f"the run is not over after {TIMEOUT_S:g} s")
+                if error is not None:
+                    for host in hosts:
+                        host.runtime.fail(error)
+    error = error or next((found for host in hosts if (found := host.runtime.first_failure())), None)
+    if error is not None:
+        raise error
+
+
+def _ranks(topology: Topology, runtime: Runtime, seed: int, hosted: Any) -> list[Rank]:
+    members = tuple(range(topology.n_ranks))
+    return [
+        Rank(
+            runtime=runtime,
+            world_rank=rank,
+            members=members,
+            name=topology.nodes[topology.ranks[rank]].name,
+            seed=seed,
+            start_ps=0,
+            communicator=1,
+        )
+        for rank in members
+        if rank in hosted
+    ]
+
+
+def _no_choice(collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
+    raise EmuError(f"{collective}: name an algorithm; a test decides nothing by prediction")
