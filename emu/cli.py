@@ -216,6 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         _complain(str(error))
         return EXIT_FAILED
+    if code == EXIT_INTERRUPTED:  # typer has caught the KeyboardInterrupt
+        _complain("interrupted")
     return code if isinstance(code, int) else 0
 
 

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from emu.clock import wall_ns
-from emu.collectives.call import PER_RANK, Call, auto_chunk_bytes, check_chunk_bytes
+from emu.collectives.call import MAX_CHUNK_BYTES, PER_RANK, Call, auto_chunk_bytes, check_chunk_bytes
 from emu.collectives.catalogue import schedule_for
 from emu.collectives.executor import Operation
 from emu.collectives.program import Program, compile_program, slots_per_message
@@ -54,6 +54,10 @@ class Runtime(Protocol):
         """The algorithm that ``auto`` stands for."""
         ...
 
+    def chunk_limit_bytes(self) -> int:
+        """The largest chunk that is picked where the call names none."""
+        ...
+
     def scale(self) -> float:
         """Dilation; 0 when unpaced or simulated."""
         ...
@@ -70,8 +74,8 @@ class Work:
         self.writebacks = list(writebacks)
         self.event = threading.Event()
         self.pending = len(operations)
-        self.error: BaseException | None = None
         self.waited = False
+        self.submitted = True
 
     @property
     def done(self) -> bool:
@@ -95,10 +99,17 @@ class Work:
         return max((time for time in times if time is not None), default=self._rank.now_ps)
 
     def wait(self) -> int:
-        """Model time of the completion, ps.  Raises CollectiveMismatch, Deadlock, PeerLost, RankLeft, Stalled."""
+        """Model time of the completion, ps.
+
+        Raises CollectiveMismatch, Deadlock, PeerLost, RankLeft, Stalled; ConfigError inside the ``group()`` that starts it.
+        """
+        if not self.submitted:
+            raise ConfigError("wait() inside group(): its sends and receives start at its end; wait after it")
         if not self.waited:
+            self._rank._charge()
             self._rank.runtime.wait(self._rank, self)
             self.waited = True
+            self._rank.in_flight.pop(id(self), None)
             for target, staged in self.writebacks:
                 target[...] = staged.reshape(target.shape)
         return self.completed_ps
@@ -112,7 +123,15 @@ class Rank:
     """
 
     def __init__(
-        self, *, runtime: Runtime, world_rank: int, members: tuple[int, ...], name: str, seed: int, start_ps: int, communicator: int
+        self,
+        *,
+        runtime: Runtime,
+        world_rank: int,
+        members: tuple[int, ...],
+        name: str,
+        seed: int,
+        start_ps: int,
+        communicator: int,
     ) -> None:
         self.runtime = runtime
         self.world_rank = world_rank
@@ -122,6 +141,8 @@ class Rank:
         self.seed = seed
         self.cursor_ps = start_ps
         self.resumed_ns = wall_ns()
+        self.in_flight: dict[int, Work] = {}
+        """Calls that nobody has waited for yet, by identity; the end of the function waits for them."""
         self.comm = Communicator(rank=self, members=members, identity=communicator, name="world")
 
     @property
@@ -170,11 +191,17 @@ class Communicator:
 
     Arrays are numpy arrays of a dtype in ``emu.collectives.reduce.DTYPES``.  ``count`` follows NCCL.
     In place is by pointer equality, as in NCCL; other overlaps are refused.  Arrays that are not
-    contiguous are staged: the result is exact and the gaps stay untouched.
+    contiguous are staged: the result is exact and the gaps stay untouched.  Calls of no elements return at once
+    and do not synchronise.
 
-    With ``async_op=True`` a call returns a :class:`Work` at once.  Collectives of one communicator start in
-    the order of their calls; send and recv start at once.  A blocking ``send`` returns when its last byte has
-    left, which waits for the receiver only beyond the connection's window.
+    With ``async_op=True`` a call returns a :class:`Work` at once; its arrays are the call's until ``wait()`` has
+    returned, and a function that returns first waits for what it left in flight.  Collectives of one communicator
+    start in the order of their calls; send and recv start at once.  A blocking ``send`` returns when its last byte
+    has left, which waits for the receiver only beyond the connection's window.
+
+    ``algorithm``, ``channels`` and ``chunk_bytes`` must be the same on all ranks; chunks longer than the
+    connection's window go one at a time.  Roots and peers are positions in this communicator; ``index_of`` gives
+    the position of a rank of the fabric.  Ranks that are no members have no communicator object to call.
     """
 
     def __init__(self, *, rank: Rank, members: tuple[int, ...], identity: int, name: str) -> None:
@@ -188,7 +215,14 @@ class Communicator:
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
         self._splits = 0
+        self._groups: dict[tuple[int, ...], int] = {}
         self._group: Work | None = None
+
+    def index_of(self, world_rank: int) -> int:
+        """Position here of a rank of the fabric, for roots and peers.  Raises ConfigError for a non-member."""
+        if world_rank not in self.members:
+            raise ConfigError(f"rank {world_rank} is not in communicator {self.name}; its ranks are {list(self.members)}")
+        return self.members.index(world_rank)
 
     # -- collectives ---------------------------------------------------------------------------
 
@@ -209,10 +243,11 @@ class Communicator:
         return self._collective("reduce_scatter", recv.size, send, recv, op=op, **options)
 
     def broadcast(self, send: Array, recv: Array | None = None, *, root: int = 0, **options: Any) -> Work:
-        """``recv`` (default: in place) gets the root's ``send``."""
-        recv = send if recv is None else recv
-        self._same_size("broadcast", send, recv, 1, 1)
-        return self._collective("broadcast", recv.size, send, recv, root=root, **options)
+        """``recv`` (default: in place) gets the root's ``send``, which may be read-only there when in place."""
+        if recv is not None or self.index != root:
+            recv = send if recv is None else recv
+            self._same_size("broadcast", send, recv, 1, 1)
+        return self._collective("broadcast", _array("broadcast", send).size, send, recv, root=root, **options)
 
     def reduce(self, send: Array, recv: Array | None = None, *, op: str = "sum", root: int = 0, **options: Any) -> Work:
         """The root's ``recv`` (default there: in place) gets the reduction; other ranks' arrays stay as they are."""
@@ -221,7 +256,7 @@ class Communicator:
             self._same_size("reduce", send, recv, 1, 1)
         else:
             recv = None
-        return self._collective("reduce", send.size, send, recv, op=op, root=root, **options)
+        return self._collective("reduce", _array("reduce", send).size, send, recv, op=op, root=root, **options)
 
     def gather(self, send: Array, recv: Array | None = None, *, root: int = 0, **options: Any) -> Work:
         """The root's ``recv`` (n x count) gets every rank's ``send`` (count)."""
@@ -229,7 +264,7 @@ class Communicator:
             self._same_size("gather", send, self._needed(recv, "gather", "recv"), self.size, 1)
         else:
             recv = None
-        return self._collective("gather", send.size, send, recv, root=root, **options)
+        return self._collective("gather", _array("gather", send).size, send, recv, root=root, **options)
 
     def scatter(self, send: Array | None, recv: Array, *, root: int = 0, **options: Any) -> Work:
         """``recv`` (count) gets this rank's block of the root's ``send`` (n x count)."""
@@ -237,7 +272,7 @@ class Communicator:
             self._same_size("scatter", self._needed(send, "scatter", "send"), recv, 1, self.size)
         else:
             send = None
-        return self._collective("scatter", recv.size, send, recv, root=root, **options)
+        return self._collective("scatter", _array("scatter", recv).size, send, recv, root=root, **options)
 
     def alltoall(self, send: Array, recv: Array, **options: Any) -> Work:
         """Block d of ``send`` goes to rank d; block s of ``recv`` comes from rank s (each n x count)."""
@@ -249,17 +284,19 @@ class Communicator:
     def alltoallv(self, send: Array, recv: Array, send_counts: Sequence[int], recv_counts: Sequence[int], **options: Any) -> Work:
         """As alltoall with a count per peer, blocks packed in rank order; zero counts send nothing."""
         for what, array, counts in (("send", send, send_counts), ("recv", recv, recv_counts)):
+            _array("alltoallv", array)
             if len(counts) != self.size or min(counts, default=0) < 0 or sum(counts) != array.size:
                 raise ConfigError(
                     f"alltoallv: {what}_counts {list(counts)} must be {self.size} counts of 0 or more that sum to the"
                     f" {array.size} elements of {what}"
                 )
-        if send_counts[self.index] != recv_counts[self.index]:
-            raise ConfigError(
-                f"alltoallv: rank {self.index} sends {send_counts[self.index]} elements to itself but expects {recv_counts[self.index]}"
-            )
-        counts = (tuple(map(int, send_counts)), tuple(map(int, recv_counts)))
-        return self._collective("alltoallv", max(send.size, recv.size), send, recv, counts=counts, **options)
+        mine, expected = send_counts[self.index], recv_counts[self.index]
+        if mine != expected:
+            raise ConfigError(f"alltoallv: rank {self.index} sends {mine} elements to itself but expects {expected}")
+        if send.dtype != recv.dtype:
+            raise ConfigError(f"alltoallv: send is {send.dtype}, recv is {recv.dtype}; they must be the same")
+        both = (tuple(map(int, send_counts)), tuple(map(int, recv_counts)))
+        return self._collective("alltoallv", max(send.size, recv.size), send, recv, counts=both, **options)
 
     def barrier(self, **options: Any) -> Work:
         """Nobody leaves before everybody has come."""
@@ -277,15 +314,24 @@ class Communicator:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Sends and receives inside start together at the end and progress independently (ncclGroupStart/End)."""
+        """Sends and receives inside start together at the end and progress independently (ncclGroupStart/End).
+
+        It speaks of this communicator alone, and blocks until all are complete.  After an exception inside, none starts.
+        """
         if self._group is not None:
             yield
             return
+        sent, received = dict(self._sent), dict(self._received)
         self._group = work = Work(self._rank, [])
+        work.submitted = False
         try:
             yield
+        except BaseException:
+            self._sent, self._received = sent, received
+            raise
         finally:
             self._group = None
+        work.submitted = True
         if work.operations:
             work.pending = len(work.operations)
             self._submit(work, None)
@@ -298,6 +344,10 @@ class Communicator:
 
         ``color`` None (NCCL_SPLIT_NOCOLOR) gives None.
         """
+        self._not_grouped("split")
+        for what, number in (("color", color or 0), ("key", key)):
+            if not -(2**63) <= number < 2**63:
+                raise ConfigError(f"split: {what} {number} must fit in 64 bits")
         mine = np.array([-1 if color is None else color, key, 0 if color is None else 1], dtype=np.int64)
         table = np.zeros(3 * self.size, dtype=np.int64)
         self._exchange(mine, table)
@@ -317,6 +367,8 @@ class Communicator:
     def create_group(self, ranks: Sequence[int]) -> Communicator:
         """A communicator of some of this one's ranks, called by those ranks only, each with the same list.
 
+        It does not communicate.  The k-th call with a list makes the k-th communicator of that list.
+
         Raises ConfigError when the caller is not in the list: a non-member has no group.
         """
         ranks = tuple(int(rank) for rank in ranks)
@@ -325,10 +377,11 @@ class Communicator:
         if self.index not in ranks:
             raise ConfigError(f"rank {self.index} is not in the group {list(ranks)}; only members create it")
         members = tuple(self.members[rank] for rank in ranks)
+        made = self._groups[members] = self._groups.get(members, 0) + 1
         return Communicator(
             rank=self._rank,
             members=members,
-            identity=_derived_identity(self.identity, -1, *members),
+            identity=_derived_identity(self.identity, -made, *members),
             name=f"{self.name}/{list(ranks)}",
         )
 
@@ -349,6 +402,7 @@ class Communicator:
         return array
 
     def _same_size(self, collective: str, send: Array, recv: Array, recv_factor: int, send_factor: int) -> None:
+        _array(collective, send), _array(collective, recv)
         if send.dtype != recv.dtype:
             raise ConfigError(f"{collective}: send is {send.dtype}, recv is {recv.dtype}; they must be the same")
         if send.size * recv_factor != recv.size * send_factor:
@@ -372,8 +426,7 @@ class Communicator:
         chunk_bytes: int | None = None,
         async_op: bool = False,
     ) -> Work:
-        if self._group is not None:
-            raise ConfigError(f"{collective} inside group(): only send and recv are grouped")
+        self._not_grouped(collective)
         array = send if send is not None else recv
         dtype = "uint8" if array is None else check_dtype(array.dtype)
         if op is not None:
@@ -385,12 +438,12 @@ class Communicator:
             algorithm = "dissemination"
         elif algorithm == "auto":
             size_bytes = count * itemsize * (self.size if collective in PER_RANK else 1)
-            algorithm = (
-                "direct" if collective == "alltoallv" else self._rank.runtime.choose(collective, size_bytes, self.members, root or 0)
-            )
+            algorithm = "direct"
+            if collective != "alltoallv":
+                algorithm = self._rank.runtime.choose(collective, size_bytes, self.members, root or 0)
         call = self._call(collective, count, dtype, op, root, algorithm, channels, chunk_bytes)
         staged_send, _ = self._stage(send, False)
-        staged_recv, writebacks = self._stage(recv, send is not recv)
+        staged_recv, writebacks = self._stage(recv, True)
         if send is recv:
             staged_send = staged_recv
         self._check_overlap(call, send, recv)
@@ -400,6 +453,10 @@ class Communicator:
         if not async_op:
             work.wait()
         return work
+
+    def _not_grouped(self, collective: str) -> None:
+        if self._group is not None:
+            raise ConfigError(f"{collective} inside group(): only send and recv are grouped; call it after the group")
 
     def _call(
         self,
@@ -417,11 +474,10 @@ class Communicator:
         itemsize = DTYPES[dtype].itemsize
         if chunk_bytes is None:
             blocks = 1
-            if collective not in PER_RANK and collective != "alltoallv":
+            if collective not in PER_RANK and collective not in ("alltoallv", "send", "recv"):
                 blocks = schedule_for(collective, algorithm, self.size, root or 0).n_blocks
-            chunk_bytes = auto_chunk_bytes(-(-count // blocks) * itemsize)
-            if collective == "alltoallv":
-                chunk_bytes = auto_chunk_bytes(1 << 62)
+            block_bytes = MAX_CHUNK_BYTES if collective == "alltoallv" else -(-count // blocks) * itemsize
+            chunk_bytes = min(auto_chunk_bytes(block_bytes), self._rank.runtime.chunk_limit_bytes())
         return Call(
             collective=collective,
             count=count,
@@ -447,10 +503,12 @@ class Communicator:
 
     def _check_overlap(self, call: Call, send: Array | None, recv: Array | None) -> None:
         """NCCL's in-place rule: equal pointers (at the rank's block), or no overlap at all."""
-        if send is None or recv is None or send is recv or not self._rank.payload or not call.count:
+        if recv is None or not self._rank.payload or not call.count:
             return
         if not recv.flags.writeable:
-            raise ConfigError(f"{call.collective}: the receive array is read-only")
+            raise ConfigError(f"{call.collective}: the receive array is read-only; give a writeable one")
+        if send is None or (send is recv and not call.collective.startswith("alltoall")):
+            return
         if not np.may_share_memory(send, recv) or not (send.flags.c_contiguous and recv.flags.c_contiguous):
             return
         block = call.count * call.itemsize
@@ -462,10 +520,11 @@ class Communicator:
             "reduce_scatter": -self.index * block,
             "scatter": -self.index * block,
         }.get(call.collective, 0)
-        if call.collective in ("alltoall", "alltoallv") or send_at - recv_at != offset:
+        if call.collective.startswith("alltoall"):
+            raise ConfigError(f"{call.collective}: send and recv overlap, and it does not work in place; use separate arrays")
+        if send_at - recv_at != offset:
             raise ConfigError(
-                f"{call.collective}: send and recv overlap but are not in place by NCCL's rule (recv at send"
-                f" {'- not allowed for this collective' if call.collective.startswith('alltoall') else f'{-offset:+d} bytes'});"
+                f"{call.collective}: send and recv overlap but are not in place by NCCL's rule (recv at send {-offset:+d} bytes);"
                 " use separate arrays"
             )
 
@@ -490,6 +549,7 @@ class Communicator:
             communicator=self.identity,
             number=number,
             port=_NOWHERE,
+            name=self.name,
             input_array=send,
             output_array=recv,
             send_counts=counts[0],
@@ -499,15 +559,14 @@ class Communicator:
         )
 
     def _p2p(self, kind: str, array: Array, peer: int, async_op: bool, channels: int, chunk_bytes: int | None) -> Work:
+        _array(kind, array)
         if not 0 <= peer < self.size:
             raise ConfigError(f"{kind}: peer {peer} must be from 0 to {self.size - 1}")
         dtype = check_dtype(array.dtype)
         output = kind == "recv"
         if output and self._rank.payload and not array.flags.writeable:
             raise ConfigError("recv: the array is read-only")
-        call = self._call(
-            kind, array.size, dtype, None, None, "p2p", channels, auto_chunk_bytes(array.nbytes) if chunk_bytes is None else chunk_bytes
-        )
+        call = self._call(kind, array.size, dtype, None, None, "p2p", channels, chunk_bytes)
         staged, writebacks = self._stage(array, output)
         table = self._received if output else self._sent
         ordinal = table.get(peer, 0)
@@ -521,6 +580,7 @@ class Communicator:
             communicator=self.identity,
             number=-1 - ordinal,
             port=_NOWHERE,
+            name=self.name,
             input_array=None if output else staged,
             output_array=staged if output else None,
             payload=self._rank.payload,
@@ -541,13 +601,19 @@ class Communicator:
     def _submit(self, work: Work, ordered: int | None) -> None:
         rank = self._rank
         rank._charge()
+        rank.in_flight[id(work)] = work
         rank.runtime.submit(rank, work.operations, rank.cursor_ps, ordered)
 
 
 class _Nowhere:
     """Stands for the endpoint until the engine takes the operation."""
 
-    def send(self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, value: Any, now_ps: int) -> None:
+    def send(
+        self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, values: list[Array] | None, now_ps: int
+    ) -> None:
+        raise EmuError("an operation ran before it was submitted")
+
+    def hops(self, peer: int) -> int:
         raise EmuError("an operation ran before it was submitted")
 
     def consumed(self, frame: Any, now_ps: int) -> None:
@@ -558,6 +624,12 @@ class _Nowhere:
 
 
 _NOWHERE = _Nowhere()
+
+
+def _array(collective: str, array: object) -> Array:
+    if not isinstance(array, np.ndarray):
+        raise ConfigError(f"{collective}: {type(array).__name__} is not a numpy array; convert it with numpy.asarray")
+    return array
 
 
 def _derived_identity(parent: int, *parts: int) -> int:

@@ -180,6 +180,8 @@ class Session:
             raise ConfigError(f"user_time {user_time!r}: use one of {', '.join(USER_TIMES)}")
         if driver not in ("emulate", "simulate"):
             raise ConfigError(f"driver {driver!r}: use emulate or simulate")
+        if driver == "simulate" and user_time == "measured":
+            raise ConfigError("user_time 'measured' needs the wall clock of driver emulate; under simulate use declared")
         if timeout_s <= 0:
             raise ConfigError(f"timeout {timeout_s:g} s: it must be more than 0")
         self.topology = with_seed(topology, seed)

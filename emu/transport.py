@@ -17,12 +17,15 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 HIGH_WATER_MESSAGES = 4096
 """Far above what the windows allow in flight in any sensible case."""
+COPY_BYTES = 128 * 1024
 KERNEL_BUFFER_BYTES = 4 * 2**20
 
 
@@ -85,28 +88,31 @@ class Transport:
             socket.connect(endpoint)
             self._push[peer] = socket
 
-    def send(self, peer: int, header: bytes, payload: memoryview | None) -> bool:
-        """False when the socket would block: nothing was sent, try again later."""
+    def send(self, peer: int, header: bytes, payload: Any) -> bool:
+        """False when the socket would block: nothing was sent, try again later.
+
+        ``payload``: None, a numpy array, or what ``receive`` gave, which goes on without a copy.
+        """
         socket = self._push[peer]
         try:
             if payload is None:
                 socket.send(header, zmq.DONTWAIT)
             else:
                 socket.send(header, zmq.DONTWAIT | zmq.SNDMORE)
-                socket.send(payload, zmq.DONTWAIT, copy=False)
+                _send_payload(socket, payload)
         except zmq.Again:
             return False
         return True
 
-    def receive(self) -> Iterator[tuple[memoryview, memoryview | None]]:
-        """All (header, payload) that are here now."""
+    def receive(self) -> Iterator[tuple[memoryview, zmq.Frame | None]]:
+        """All (header, payload) that are here now; the payload has the buffer protocol."""
         pull = self._pull
         while True:
             try:
                 first = pull.recv(zmq.DONTWAIT, copy=False)
             except zmq.Again:
                 return
-            yield first.buffer, pull.recv(copy=False).buffer if first.more else None
+            yield first.buffer, pull.recv(copy=False) if first.more else None
 
     def readable(self) -> bool:
         """Whether something is here.  The descriptor is edge-triggered: ask this before waiting on it."""
@@ -119,6 +125,24 @@ class Transport:
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.term()
+
+
+def _send_payload(socket: zmq.Socket[bytes], payload: Any) -> None:
+    """Without a copy where that is cheap.
+
+    A received frame, or an array that is just a view of one, is passed on by reference.  For a Python buffer
+    pyzmq must run a thread that frees it, so that a copy is cheaper up to :data:`COPY_BYTES`.
+    """
+    if isinstance(payload, np.ndarray):
+        base = payload.base
+        if isinstance(base, zmq.Frame) and len(base) == payload.nbytes:
+            payload = base
+        elif payload.nbytes <= COPY_BYTES:
+            socket.send(memoryview(payload.view(np.uint8)), zmq.DONTWAIT)
+            return
+        else:
+            payload = memoryview(payload.view(np.uint8))
+    socket.send(payload, zmq.DONTWAIT, copy=False)
 
 
 class _OnlyThisSession:

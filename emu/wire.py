@@ -73,7 +73,9 @@ def unpack_prefix(data: bytes | memoryview, session: int) -> tuple[int, int]:
 
 
 def unpack_hello(data: bytes | memoryview) -> int:
-    """The process number in a HELLO."""
+    """The process number in a HELLO.  Raises WireError when bytes are missing."""
+    if len(data) < _PREFIX.size + 4:
+        raise WireError(f"a greeting of {len(data)} bytes is too short for one of {_PREFIX.size + 4}")
     return int.from_bytes(data[_PREFIX.size : _PREFIX.size + 4], "little")
 
 

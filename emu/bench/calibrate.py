@@ -54,7 +54,7 @@ class Calibration:
 
 
 def measure(open_session: Callable[[], Session]) -> Calibration:
-    """Calibrate this host on a session that :func:`calibration_fabric` describes; takes a few seconds."""
+    """Calibrate this host on an emulated session over a star of N_RANKS accelerators; takes a few seconds."""
     with open_session() as session:
         _loop(session, SMALL_BYTES, 10)
         small_ns, small_frames, small_bytes = _loop(session, SMALL_BYTES, SMALL_ITERATIONS)

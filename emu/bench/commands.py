@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from emu.bench import calibrate as calibration_module
 from emu.bench import report, run_file
 from emu.bench.calibrate import Calibration
-from emu.bench.fabrics import Case
+from emu.bench.fabrics import Case, prepare
 from emu.bench.options import BenchOptions
 from emu.bench.runner import EXIT_OK, OpenSession, exit_code, run
 from emu.bench.terminal import Terminal
@@ -50,8 +50,6 @@ def calibration_source(terminal: Terminal, address: str | None, opened: OpenSess
 
 def measure_calibration(terminal: Terminal, address: str | None, opened: OpenSession) -> Calibration:
     """Measure and keep.  Raises EmuError when the session does."""
-    from emu.bench.fabrics import prepare
-
     terminal.message("emu: calibrating this host, once; keep it idle for a few seconds")
     ranks = str(calibration_module.N_RANKS)
     options = BenchOptions(collective="all_reduce", fabrics=("star",), settings=(("ranks", ranks),), address=address)

@@ -24,8 +24,9 @@ from typing import Final
 
 from emu.bench.fabrics import Case
 from emu.bench.options import BenchOptions
-from emu.bench.rows import Row, Side, Verdict, percentile
+from emu.bench.rows import Row, Side, percentile
 from emu.bench.runner import MIN_BW_SHARE, FabricResult
+from emu.collectives.busbw import busbw_gb_per_s
 from emu.units import format_rate, microseconds
 
 _HEADS: Final = (
@@ -148,6 +149,14 @@ class Table:
                 f"# Degraded rows        : {result.n_degraded} of {len(result.rows)}, not in the average: the host did not"
                 " keep pace; use a larger --dilation, fewer ranks, or --driver simulate"
             )
+        sides = [side for row in result.rows for side in row.sides]
+        violations = sum(side.order_violations for side in sides)
+        if violations:
+            worst = max(side.order_weight for side in sides)
+            lines.append(
+                f"# Order violations     : {violations} frames were served late behind later ones; that held frames back"
+                f" by up to {100 * worst:.2g} % of a row's model time"
+            )
         return [*lines, "#", f"# Collective test concluded: {self.options.collective}_perf", "#"]
 
 
@@ -165,12 +174,14 @@ def _shortened(names: Sequence[str], most: int = 64) -> str:
 
 
 def reading(first: FabricResult, other: FabricResult) -> str:
-    """One line that compares two fabrics at the largest size."""
+    """One line that compares two fabrics at the largest size, by the model's times."""
     mine, theirs = first.rows[-1], other.rows[-1]
-    ratio = theirs.out_of_place.time_ps / max(1, mine.out_of_place.time_ps)
-    rates = [format_rate(8e9 * row.busbw_gb_per_s(row.out_of_place)) for row in (mine, theirs)]
-    doubt = "" if Verdict.DEGRADED not in (mine.verdict, theirs.verdict) else " (degraded)"
+    times_ps = [row.out_of_place.model_ps for row in (mine, theirs)]
+    rates = [
+        format_rate(8e9 * float(busbw_gb_per_s(row.collective, row.size_bytes, row.n_ranks, time_ps)))
+        for row, time_ps in zip((mine, theirs), times_ps, strict=True)
+    ]
     return (
-        f"{other.case.name} takes {ratio:.2f} x the time of {first.case.name}:"
-        f" {rates[1]} of bus bandwidth against {rates[0]}{doubt}."
+        f"{other.case.name} takes {times_ps[1] / max(1, times_ps[0]):.2f} x the time of {first.case.name}:"
+        f" {rates[1]} of bus bandwidth against {rates[0]}."
     )

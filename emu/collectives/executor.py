@@ -4,9 +4,15 @@ Law: it is told the time and touches no other rank.  Steps run as a dataflow; fo
 equal inputs they run in the same order whatever the host does, because the
 driver calls it in model order.
 
+Steps that depend on nothing start farthest peer first, then in the order of the program, one
+chunk of each before the second of any: so the long ways fill while the short ones have work,
+which brings a torus all-to-all to 0.97 of its bound (0.80 in plain order).
+
 Values are immutable arrays.  What still lies in the user's memory is copied when
-it is sent; what was received or computed is handed on as it is.  A block is
-written to the user's output once, by the last step that changes it.
+it leaves (earlier only where the output may overwrite it); what was received or computed is
+handed on as it is.  A block is written to the user's output once, by the last step that changes it.
+
+A call of no elements sends nothing and completes at once; it does not synchronise.
 
 Not modelled here: the time a reduction or a launch takes on the accelerator.
 """
@@ -31,7 +37,16 @@ RECV_REDUCE = int(StepKind.RECV_REDUCE)
 class Port(Protocol):
     """Where an operation's messages go: its rank's endpoint."""
 
-    def send(self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, value: Any, now_ps: int) -> None: ...
+    def send(
+        self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, values: list[Array] | None, now_ps: int
+    ) -> None:
+        """``values`` (None: no data) are packed by :meth:`Operation.packed` when they leave."""
+        ...
+
+    def hops(self, peer: int) -> int:
+        """Links on the way to a rank."""
+        ...
+
     def consumed(self, frame: Frame, now_ps: int) -> None: ...
     def finished(self, operation: Operation, now_ps: int) -> None: ...
 
@@ -45,9 +60,10 @@ class Operation:
     """
 
     __slots__ = (
-        "_arrived", "_chunk", "_dtype", "_input", "_n_steps", "_output", "_ranges", "_remaining", "_total", "_uniform", "_uses",
-        "_values", "_where", "call", "channels", "communicator", "completed_ps", "error", "held", "key", "left_ps", "members",
-        "n_chunks", "number", "on_complete", "payload", "port", "position", "program", "started_ps",
+        "_arrived", "_chunk", "_dtype", "_in_place", "_input", "_n_steps", "_output", "_ranges", "_remaining", "_total",
+        "_uniform", "_uses", "_values", "_where", "call", "channels", "communicator", "completed_ps", "held", "key", "left_ps",
+        "members", "n_chunks", "name", "number", "on_complete", "payload", "port", "position", "program", "receive_counts",
+        "send_counts", "started_ps",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +77,7 @@ class Operation:
         communicator: int,
         number: int,
         port: Port,
+        name: str = "",
         input_array: Array | None = None,
         output_array: Array | None = None,
         send_counts: tuple[int, ...] = (),
@@ -76,17 +93,20 @@ class Operation:
         self.number = number
         self.key: tuple[int, ...] = (communicator, number)
         self.port = port
+        self.name = name
+        self.send_counts = send_counts
+        self.receive_counts = receive_counts
         self.payload = payload
         self.channels = call.channels
         self.left_ps = 0
         self.held = 0
         self.started_ps: int | None = None
         self.completed_ps: int | None = None
-        self.error: BaseException | None = None
         self.on_complete: Any = None
         self._dtype = DTYPES[call.dtype]
         self._input = input_array
         self._output = output_array
+        self._in_place = input_array is not None and output_array is not None and np.may_share_memory(input_array, output_array)
         self._where: dict[int, int] = {}
         n = len(members)
         if call.collective == "alltoallv":
@@ -147,7 +167,18 @@ class Operation:
         if not self._total:
             self._complete(now_ps)
             return
-        self._run(deque((step, chunk) for step in self.program.roots for chunk in range(self.n_chunks)), now_ps)
+        roots = self.program.roots
+        if len(roots) > 1:
+            peers = self.program.peers
+            roots = sorted(roots, key=lambda step: -self.port.hops(self.members[peers[step]]))
+        self._run(deque((step, chunk) for chunk in range(self.n_chunks) for step in roots), now_ps)
+
+    def expects(self, frame: Frame) -> bool:
+        """Whether a frame of the same call is as long as what this rank waits for; only alltoallv's may differ."""
+        if not self.receive_counts:
+            return True
+        step = self.program.receive_steps[self._position_of(frame), frame.message]
+        return frame.chunk < self.n_chunks and frame.payload_bytes == self._message_bytes(step, frame.chunk)
 
     def receive(self, frame: Frame, now_ps: int) -> None:
         """The tail of a message's chunk is here."""
@@ -196,8 +227,9 @@ class Operation:
             if kind == SEND:
                 n_bytes = self._message_bytes(step, chunk)
                 if n_bytes or barrier:
-                    value = self._outgoing(step, chunk) if self.payload and n_bytes else None
-                    self.port.send(self, self.members[program.peers[step]], program.ordinals[step], chunk, n_bytes, value, now_ps)
+                    values = self._outgoing(step, chunk) if self.payload and n_bytes else None
+                    peer = self.members[program.peers[step]]
+                    self.port.send(self, peer, program.ordinals[step], chunk, n_bytes, values, now_ps)
             elif kind == COPY:
                 if self.payload:
                     source, target = program.slots[step]
@@ -231,16 +263,22 @@ class Operation:
     def _complete(self, now_ps: int) -> None:
         self.completed_ps = max(now_ps, self.left_ps)
         self._values.clear()
+        self._input = self._output = None
         self.port.finished(self, self.completed_ps)
 
     # -- payload -------------------------------------------------------------------------------
 
-    def _outgoing(self, step: int, chunk: int) -> Array:
+    def _outgoing(self, step: int, chunk: int) -> list[Array]:
         values = [self._values[slot, chunk] for slot in self.program.slots[step] if self._length(slot, chunk)]
+        if self._in_place:
+            return [value.copy() if self._is_users(value) else value for value in values]
+        return values
+
+    def packed(self, values: list[Array]) -> Array:
+        """One array of what is sent, which the user cannot change any more."""
         if len(values) > 1:
             return np.concatenate(values)
-        value = values[0]
-        return value.copy() if self._is_users(value) else value
+        return values[0].copy() if self._is_users(values[0]) else values[0]
 
     def _drop_dead(self, step: int, chunk: int) -> None:
         """Forget values that no later step uses."""
@@ -261,7 +299,7 @@ class Operation:
             length = self._length(slot, chunk)
             if not length:
                 continue
-            part = received[offset : offset + length]
+            part = received if length == len(received) else received[offset : offset + length]
             offset += length
             if reduce:
                 part = combine(self.call.op or "sum", self._values[slot, chunk], part)

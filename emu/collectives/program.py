@@ -106,7 +106,8 @@ def _compiled(held: _Held, rank: int) -> Program:
 
 @lru_cache(maxsize=256)
 def _most_slots(held: _Held) -> int:
-    return max((len(step.slots) for program in held.schedule.programs for step in program if step.kind != StepKind.COPY), default=1)
+    steps = (step for program in held.schedule.programs for step in program)
+    return max((len(step.slots) for step in steps if step.kind != StepKind.COPY), default=1)
 
 
 def compile_program(schedule: Schedule, rank: int) -> Program:

@@ -60,7 +60,8 @@ def prepare(op: str | None, value: Array, n_ranks: int) -> Array:
     if op != "avg" or value.dtype.kind in "iu" or n_ranks == 1:
         return value
     if value.dtype.itemsize >= 4:
-        return value * value.dtype.type(1.0 / n_ranks)
+        scaled: Array = value * value.dtype.type(1.0 / n_ranks)
+        return scaled
     return (value.astype(np.float32) * np.float32(1.0 / n_ranks)).astype(value.dtype)
 
 
@@ -68,7 +69,8 @@ def finish(op: str | None, value: Array, n_ranks: int) -> Array:
     """What the caller gets: for an integer ``avg``, the sum over n, truncated towards zero."""
     if op != "avg" or value.dtype.kind not in "iu" or n_ranks == 1:
         return value
-    if value.dtype.kind == "u":
-        return value // value.dtype.type(n_ranks)
-    quotient = value // n_ranks
-    return (quotient + ((value < 0) & (quotient * n_ranks != value))).astype(value.dtype)
+    wide = value.astype(np.int64) if n_ranks > np.iinfo(value.dtype).max else value
+    divisor = wide.dtype.type(n_ranks)
+    quotient = wide // divisor
+    truncated: Array = (quotient + ((wide < 0) & (quotient * divisor != wide))).astype(value.dtype)
+    return truncated

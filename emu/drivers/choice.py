@@ -8,6 +8,7 @@ not below the best time so far is skipped.  Sizes are rounded up to a power of t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,15 +27,17 @@ class Chooser:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
+        self._lock = threading.Lock()
         self._chosen: dict[tuple[str, int, tuple[int, ...], int], str] = {}
 
     def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
-        """Name of the algorithm with the smallest predicted time."""
+        """Name of the algorithm with the smallest predicted time.  The first thread to ask predicts, the others wait."""
         size_bytes = 1 << max(3, (n_bytes - 1).bit_length())
         key = (collective, size_bytes, members, root)
-        found = self._chosen.get(key)
-        if found is None:
-            found = self._chosen[key] = self._fastest(collective, size_bytes, members, root)
+        with self._lock:
+            found = self._chosen.get(key)
+            if found is None:
+                found = self._chosen[key] = self._fastest(collective, size_bytes, members, root)
         return found
 
     def _fastest(self, collective: str, size_bytes: int, members: tuple[int, ...], root: int) -> str:
@@ -80,7 +83,7 @@ def predict_ps(
     per_rank = size_bytes // n if collective in PER_RANK else size_bytes
     call = _CALLS[collective]
     results = simulation.run(lambda rank: call(rank, max(1, per_rank), algorithm, root), (), ranks)
-    return max(results.values())
+    return max(int(time_ps) for time_ps in results.values())
 
 
 def _no_choice(collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:

@@ -44,7 +44,7 @@ class Carrier(Protocol):
 
     descriptor: int
 
-    def send(self, peer: int, header: bytes, payload: memoryview | None) -> bool: ...
+    def send(self, peer: int, header: bytes, payload: Any) -> bool: ...
     def receive(self) -> Any: ...
     def readable(self) -> bool: ...
 
@@ -90,6 +90,22 @@ class _PacedEngine(Engine):
         super().__init__(**keywords)
         self._host = host
         self.served_ps: dict[int, int] = {}
+        self.crowded: set[tuple[int, int]] = set()
+        """Connections with more than half a window out: there a credit that comes late may matter."""
+        self._outstanding: dict[tuple[int, int], int] = {}
+
+    def inject(self, frame: Frame, now_ps: int) -> int:
+        if frame.payload_bytes:
+            self._count_out(frame.source_rank, frame.target_rank, frame.payload_bytes)
+        return super().inject(frame, now_ps)
+
+    def _count_out(self, source_rank: int, target_rank: int, n_bytes: int) -> None:
+        key = (source_rank, target_rank)
+        out = self._outstanding[key] = self._outstanding.get(key, 0) + n_bytes
+        if 2 * out > self.window_bytes(source_rank, target_rank):
+            self.crowded.add(key)
+        else:
+            self.crowded.discard(key)
 
     def forward(self, frame: Frame, link: int, start_ps: int) -> None:
         self.served_ps[link] = max(self.served_ps.get(link, 0), self.now_ps)
@@ -102,22 +118,30 @@ class _PacedEngine(Engine):
     def forward_credit(self, frame: Frame, now_ps: int) -> None:
         """Credits take the way back over the sockets too, without waiting in any queue."""
         if not frame.path:
-            super().forward_credit(frame, now_ps)
+            self._take_credit(frame)
             return
-        link = frame.path[0]
         frame.hop = 1
-        self._host.emit(frame, link, now_ps)
+        self._host.emit(frame, frame.path[0], now_ps)
+
+    def _take_credit(self, frame: Frame) -> None:
+        key = (frame.target_rank, frame.source_rank)
+        if frame.head_ps < self.now_ps and key in self.crowded:
+            self._host.counters.order_violations += 1
+            self._host.counters.order_weight_ps += self.now_ps - frame.head_ps
+        self._count_out(*key, -frame.credit_bytes)
+        self._at_connection(frame.head_ps, frame)
 
     def arrive(self, frame: Frame, link: int) -> None:
         """A frame came in over a socket."""
         if frame.credit_bytes:
-            if frame.hop < len(frame.path):
-                remaining = frame.path[frame.hop :]
-                frame.hop += 1
-                passes_ps = frame.head_ps - sum(self.topology.links[index].latency_ps for index in remaining)
-                self._host.emit(frame, remaining[0], passes_ps)
+            if frame.hop == len(frame.path):
+                self._take_credit(frame)
                 return
-            self._at_connection(frame.head_ps, frame)
+            remaining = frame.path[frame.hop :]
+            frame.hop += 1
+            passes_ps = frame.head_ps - sum(self.topology.links[index].latency_ps for index in remaining)
+            self._sequence += 1
+            heappush(self.calendar, (passes_ps, link, self._sequence, partial(self._host.emit, frame, remaining[0])))
             return
         last = frame.hop == len(frame.path)
         due_ps = frame.tail_ps if last else frame.head_ps
@@ -164,6 +188,7 @@ class EmulatedHost:
         self._latency_ps = {index: latency for index, (_, _, latency) in enumerate(placement.channels)}
         inward = [latency for _, receiver, latency in placement.channels if receiver == process]
         self._inward_latency_ps = max(1, min(inward, default=1))
+        self._keeps_order = self._shares_queues(topology)
         self._slack_ps = min((link.latency_ps for link in topology.links), default=0) // 2
         self._target_of = [placement.owner[link.target] for link in topology.links]
         self._greeted: set[int] = set()
@@ -182,6 +207,13 @@ class EmulatedHost:
     def senders(self) -> set[int]:
         """Actors that send to this one."""
         return {sender for sender, receiver, _ in self.placement.channels if receiver == self.process}
+
+    def _shares_queues(self, topology: Topology) -> bool:
+        """Whether a hosted node has several inputs: only there can frames come in the wrong order."""
+        inputs: dict[int, int] = {}
+        for link in topology.links:
+            inputs[link.target] = inputs.get(link.target, 0) + 1
+        return any(inputs.get(node, 0) > 1 for node in self._hosted)
 
     def _build(self, seed: int, impairments: ImpairmentTable) -> None:
         self.engine = _PacedEngine(
@@ -264,8 +296,6 @@ class EmulatedHost:
             self.fault = error
             self.runtime.fail(error if isinstance(error, EmuError) else WireError(f"actor {self.process}: {error!r}"))
             raise
-        finally:
-            os.close(self._wake_reader)
 
     def _cycle(self) -> None:
         now_ns = self.now_ns()
@@ -293,6 +323,8 @@ class EmulatedHost:
         if not self.clock.dilation:
             return FOREVER_PS
         limit_ps = min(now_ps, self.runtime.floor_ps)
+        if not self._keeps_order and not self.engine.crowded:
+            return limit_ps
         if self.page is None:
             return min(now_ps - self._slack_ps, limit_ps)
         top = self.engine.next_wakeup()
@@ -306,7 +338,7 @@ class EmulatedHost:
         if self._backlog:
             seconds = FIRST_POLL_S
         elif top is not None and top <= self.runtime.floor_ps:
-            due_ps = top if self.page is not None else top + self._slack_ps
+            due_ps = top + self._slack_ps if self._keeps_order and self.page is None else top
             if due_ps <= now_ps:
                 # It is time, but something that comes first may still be under way.
                 self._poll_s = FIRST_POLL_S if moved else min(LONGEST_POLL_S, self._poll_s * 1.5)
@@ -373,9 +405,9 @@ class EmulatedHost:
         )  # fmt: skip
         payload = None
         if n_bytes and frame.payload is not None:
-            payload = _bytes_of(frame.payload)
+            payload = frame.payload
             if n_bytes <= INLINE_BYTES:
-                header += payload
+                header += payload.tobytes() if isinstance(payload, np.ndarray) else bytes(payload)
                 payload = None
         if not self.carrier.send(peer, header, payload):
             if page is not None:
@@ -434,9 +466,3 @@ class EmulatedHost:
         late_ns = now_ns - clock.due_ns(cursor_ps)
         if late_ns > 0:
             clock.anchor_ns += min(late_ns, max(0, now_ns + self.clock_offset_ns - rank.resumed_ns))
-
-
-def _bytes_of(payload: Any) -> memoryview:
-    if isinstance(payload, np.ndarray):
-        return memoryview(payload.view(np.uint8)).cast("B")
-    return payload if isinstance(payload, memoryview) else memoryview(payload)

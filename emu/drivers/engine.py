@@ -17,6 +17,7 @@ An item is a Frame, or a callable that is given the time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from heapq import heappop, heappush
 from typing import Any
 
@@ -28,6 +29,7 @@ from emu.impairments.base import BaseImpairment
 from emu.topologies.graph import Topology
 
 FOREVER_PS = 1 << 62
+MIN_CHUNK_BYTES = 4 * 2**10
 MIN_WINDOW_BYTES = 16 * 2**20
 """The default window of a connection is at least this: four of the largest automatic chunks, four times over."""
 
@@ -81,7 +83,7 @@ class Engine:
         calendar, links, endpoints = self.calendar, self.links, self.endpoints
         self.interrupted = False
         while calendar and calendar[0][0] <= limit_ps:
-            now_ps, port, _, item = heappop(calendar)
+            now_ps, _, _, item = heappop(calendar)
             self.now_ps = now_ps
             self.events += 1
             if type(item) is Frame:
@@ -159,7 +161,14 @@ class Engine:
             self._windows[key] = found
         return found
 
-    def send_credit(self, source_rank: int, target_rank: int, n_bytes: int, now_ps: int) -> None:
+    @cached_property
+    def chunk_limit_bytes(self) -> int:
+        """The largest chunk that emu picks itself: a quarter of the narrowest ``window`` in the fabric, 4 KiB if that is less."""
+        given = [link.window_bytes for link in self.topology.links if link.window_bytes is not None]
+        return max(MIN_CHUNK_BYTES, min(given) // 4) if given else MIN_WINDOW_BYTES
+
+    def send_credit(self, taken: Frame, n_bytes: int, now_ps: int) -> None:
+        source_rank, target_rank = taken.target_rank, taken.source_rank
         due_ps = now_ps + max(1, self.latency_ps(source_rank, target_rank))
         frame = Frame(
             self.path(source_rank, target_rank, 0),
@@ -169,6 +178,8 @@ class Engine:
             route_flow=0,
             payload_bytes=0,
             head_ps=due_ps,
+            communicator=taken.communicator,
+            operation=taken.operation,
             credit_bytes=n_bytes,
         )
         self.forward_credit(frame, now_ps)

@@ -26,6 +26,11 @@ class CallState:
     kind: str
     peer: int | None
     """World rank of the other side of a send or recv."""
+    name: str = ""
+    """The communicator's."""
+    send_counts: tuple[int, ...] = ()
+    receive_counts: tuple[int, ...] = ()
+    """By position in ``members``; alltoallv only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +49,7 @@ def explain(states: list[RankState], *, hint: str | None = None, timeout_s: floa
     """The error that says what went wrong, naming ranks, calls and both sides."""
     by_rank = {state.world_rank: state for state in states}
     return (
-        _mismatch(states, by_rank)
+        _mismatch(states, by_rank, completed_too=hint is not None)
         or _left(states, by_rank)
         or _cycle(states, by_rank)
         or _stalled(states, hint=hint, timeout_s=timeout_s)
@@ -55,10 +60,14 @@ def _call_of(state: RankState, communicator: int, number: int) -> CallState | No
     return next((c for c in state.history if c.communicator == communicator and c.number == number and number >= 0), None)
 
 
-def _mismatch(states: list[RankState], by_rank: dict[int, RankState]) -> EmuError | None:
+def _mismatch(states: list[RankState], by_rank: dict[int, RankState], *, completed_too: bool) -> EmuError | None:
+    seen: set[tuple[int, int]] = set()
     for state in states:
-        for call in state.open_calls:
+        for call in state.history if completed_too else state.open_calls:
             if call.number >= 0:
+                if (call.communicator, call.number) in seen:
+                    continue
+                seen.add((call.communicator, call.number))
                 sides = {
                     rank: other
                     for rank in call.members
@@ -66,6 +75,9 @@ def _mismatch(states: list[RankState], by_rank: dict[int, RankState]) -> EmuErro
                 }
                 tally = Counter(side.signature for side in sides.values())
                 if len(tally) < 2:
+                    uneven = _uneven(call, sides)
+                    if uneven is not None:
+                        return uneven
                     continue
                 usual = tally.most_common(1)[0][0]
                 odd = [rank for rank, side in sides.items() if side.signature != usual]
@@ -75,10 +87,10 @@ def _mismatch(states: list[RankState], by_rank: dict[int, RankState]) -> EmuErro
                 rest = [rank for rank in sides if sides[rank].signature == usual]
                 if len(odd) == len(sides):
                     listed = "; ".join(f"rank {rank} called {sides[rank].what}" for rank in odd)
-                    text = f"collectives do not match at call {call.number}: {listed}"
+                    text = f"collectives do not match at op {call.number}: {listed}"
                 else:
                     listed = "; ".join(f"rank {rank} called {sides[rank].what}" for rank in odd[:8])
-                    text = f"collectives do not match at call {call.number}: {listed}; {_ranks(rest)} called {reference}"
+                    text = f"collectives do not match at op {call.number}: {listed}; {_ranks(rest)} called {reference}"
                     if any(sides[rank].what == reference for rank in odd):
                         other = next(side for side in sides.values() if side.signature == usual)
                         text += f" (they differ in {_differences(sides[odd[0]].signature, other.signature)})"
@@ -86,7 +98,24 @@ def _mismatch(states: list[RankState], by_rank: dict[int, RankState]) -> EmuErro
             other = _partner(call, by_rank, state.world_rank)
             if other is not None and other.signature != call.signature:
                 return CollectiveMismatch(
-                    f"send and recv do not match: rank {state.world_rank} called {call.what}, rank {call.peer} called {other.what}"
+                    f"send and recv do not match: rank {state.world_rank} called {call.what},"
+                    f" rank {call.peer} called {other.what}"
+                )
+    return None
+
+
+def _uneven(call: CallState, sides: dict[int, CallState]) -> CollectiveMismatch | None:
+    """The first pair of ranks whose counts of an alltoallv differ."""
+    for source, sender in sides.items():
+        for target, receiver in sides.items():
+            if not sender.send_counts or not receiver.receive_counts:
+                continue
+            sent = sender.send_counts[call.members.index(target)]
+            expected = receiver.receive_counts[call.members.index(source)]
+            if sent != expected:
+                return CollectiveMismatch(
+                    f"counts of {call.kind} do not match at op {call.number}: rank {source} sends {sent} elements to"
+                    f" rank {target}, which expects {expected}; recv_counts must mirror the peers' send_counts"
                 )
     return None
 
@@ -131,7 +160,7 @@ def _left(states: list[RankState], by_rank: dict[int, RankState]) -> EmuError | 
         for call, rank in _missing(state, by_rank):
             if rank in by_rank and by_rank[rank].status == "returned":
                 count = by_rank[rank].issued.get(call.communicator, 0)
-                after = f"after op {count - 1}" if count else "before its first op"
+                after = f"after {count} calls, the last of them op {count - 1}" if count else "before its first op"
                 waiting = [s.world_rank for s in states if any(c.key == call.key for c in s.open_calls)]
                 where = f"op {call.number}, " if call.number >= 0 else ""
                 return RankLeft(
@@ -166,7 +195,7 @@ def _cycle(states: list[RankState], by_rank: dict[int, RankState]) -> EmuError |
 def _name(call: CallState) -> str:
     where = f"{call.what}"
     if call.number >= 0:
-        where += f", op {call.number} of communicator {call.communicator:x}"
+        where += f", op {call.number} of communicator {call.name or format(call.communicator, 'x')}"
     return where
 
 

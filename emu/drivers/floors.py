@@ -76,7 +76,10 @@ class FloorPage:
         self.taken[:] = 0
 
     def record_send(self, channel: int, bound_ps: int) -> None:
-        """Say that a frame is under way, before it is: nothing on this channel is due before ``bound_ps``."""
+        """Say that a frame is under way, before it is: neither it nor a later one on this channel is due before ``bound_ps``.
+
+        So the bound of the oldest frame under way serves for all: senders send in the order of their events.
+        """
         count = int(self.sent[channel])
         self.ring[channel, count % RING] = bound_ps
         self.sent[channel] = count + 1
@@ -93,15 +96,11 @@ class FloorPage:
         floors[process] = FOREVER_PS
         others = int(floors.min())
         if under_way.any():
-            for channel in self._indices[under_way].tolist():
-                first, last = int(taken[channel]), int(self.sent[channel])
-                bound = min((int(self.ring[channel, k % RING]) for k in range(first, last)), default=FOREVER_PS)
-                if int(self.sent[channel]) - first >= RING:
-                    return NOTHING_PS
-                if self.targets[channel] == process:
-                    mine = min(mine, bound)
-                else:
-                    others = min(others, bound)
+            channels = self._indices[under_way]
+            bounds = self.ring[channels, taken[channels] % RING]
+            to_me = self.targets[channels] == process
+            mine = int(bounds[to_me].min(initial=FOREVER_PS))
+            others = min(others, int(bounds[~to_me].min(initial=FOREVER_PS)))
         return min(mine, others + inward_latency_ps)
 
     def quiescent(self) -> bool:

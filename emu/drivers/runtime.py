@@ -104,6 +104,9 @@ class Runtime:
     def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
         return self._choose(collective, n_bytes, members, root)
 
+    def chunk_limit_bytes(self) -> int:
+        return self.engine.chunk_limit_bytes
+
     def scale(self) -> float:
         return self.dilation
 
@@ -141,8 +144,9 @@ class Runtime:
         rank = resident.rank
         try:
             resident.result = function(rank, *args)
-            sync = Work(rank, [])
-            self.wait(rank, sync)
+            for work in list(rank.in_flight.values()):
+                work.wait()
+            self.wait(rank, Work(rank, []))
         except _Aborted:
             pass
         except BaseException as error:
@@ -239,7 +243,7 @@ class Runtime:
             if stream:
                 following, cursor_ps = stream[0]
                 self._start_at(world_rank, following, max(now_ps, cursor_ps))
-        work = operation.on_complete
+        work: Work = operation.on_complete
         work.pending -= 1
         resident = self.residents[world_rank]
         if work.pending == 0 and resident.waiting is work:
@@ -278,6 +282,9 @@ class Runtime:
             number=operation.number,
             members=operation.members,
             what=str(operation.call),
+            name=operation.name,
+            send_counts=operation.send_counts,
+            receive_counts=operation.receive_counts,
             signature=operation.call.signature,
             kind=operation.call.collective,
             peer=operation.members[operation.program.peers[0]] if operation.number < 0 else None,

@@ -43,26 +43,41 @@ class Simulation:
         )
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], ranks: list[Rank]) -> dict[int, Any]:
-        """Run ``function(rank, *args)`` on every rank to its end.  Raises what went wrong, after all have stopped."""
-        runtime, engine = self.runtime, self.engine
+        """Run ``function(rank, *args)`` on every rank to its end.
+
+        Raises what went wrong, after all have stopped; of several failures at one time that of the lowest rank.
+        """
+        runtime = self.runtime
         runtime.admit(ranks)
         runtime.launch(function, args)
-        error: EmuError | None = None
-        while True:
-            while runtime.n_running:
-                self._ready.acquire()
-                runtime.take_inbox()
-                failure = runtime.first_failure()
-                if failure is not None and error is None:
-                    error = failure
+        try:
+            while not self._all_returned():
+                error = self._trouble()
+                if error is not None:
                     runtime.fail(error)
-            if runtime.finished_all():
-                break
-            if error is None and (runtime.suspicion is not None or engine.next_wakeup() is None):
-                error = explain(runtime.states(), hint=runtime.suspicion)
-                runtime.fail(error)
-                continue
-            engine.run(FOREVER_PS)
-        if error is not None:
-            raise error
+                else:
+                    self.engine.run(FOREVER_PS)
+        except BaseException as error:
+            runtime.fail(error)
+            raise
+        failure = runtime.failed or runtime.first_failure()
+        if failure is not None:
+            raise failure
         return runtime.results()
+
+    def _all_returned(self) -> bool:
+        """Wait until no user code runs; whether all of it has returned."""
+        while self.runtime.n_running:
+            self._ready.acquire()
+            self.runtime.take_inbox()
+        return self.runtime.finished_all()
+
+    def _trouble(self) -> EmuError | None:
+        """Why the run cannot go on, once no user code runs."""
+        runtime = self.runtime
+        if runtime.failed is not None:
+            return None
+        failure = runtime.first_failure()
+        if failure is None and (runtime.suspicion is not None or self.engine.next_wakeup() is None):
+            return explain(runtime.states(), hint=runtime.suspicion)
+        return failure

@@ -160,5 +160,5 @@ def test_alltoallv_counts_are_symmetric_and_complete(n_ranks: int, total: int) -
 def test_dtype_names_are_nccl_tests() -> None:
     """numpy's spellings become nccl-tests', and an unknown one is refused with the nearest."""
     assert [nccl_dtype(name) for name in ("float32", "float16", "float64", "bfloat16")] == ["float", "half", "double", "bfloat16"]
-    with pytest.raises(ConfigError, match=r"'bfloat' is not a type \(did you mean 'bfloat16'"):
-        nccl_dtype("bfloat")
+    with pytest.raises(ConfigError, match=r"'flaot' is not a type \(did you mean 'float'"):
+        nccl_dtype("flaot")

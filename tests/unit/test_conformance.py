@@ -1,0 +1,244 @@
+"""Whatever lies in the folders conforms: a topology, preset, impairment or algorithm that is dropped in is tested here.
+
+The files are found as emu finds them; no name is written here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import resources
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emu.collectives.catalogue import algorithm_names, cost_for, find_algorithm, schedule_for
+from emu.collectives.call import ROOTED
+from emu.collectives.verify import verify
+from emu.fabric.frame import Frame
+from emu.fabric.link import LinkMachine
+from emu.impairments.base import BaseImpairment, FrameKey
+from emu.impairments.spec import impairment_class, kinds, parse_impairment
+from emu.topologies.catalogue import Generic, generic_topologies
+from emu.topologies.checks import check
+from emu.topologies.fabric_file import list_fabrics, load_fabric
+from emu.topologies.graph import Link, Topology
+
+GENERIC = generic_topologies()
+PRESETS = tuple(listing.name for listing in list_fabrics() if listing.kind == "preset")
+ALGORITHMS = [(name, collective) for name in algorithm_names() for collective in sorted(find_algorithm(name).collectives)]
+US = 10**6
+
+every_topology = pytest.mark.parametrize("generic", GENERIC.values(), ids=GENERIC)
+every_preset = pytest.mark.parametrize("name", PRESETS)
+every_impairment = pytest.mark.parametrize("kind", kinds())
+
+
+def assert_routes_join(topology: Topology, sources: tuple[int, ...]) -> None:
+    """Every rank is reached from ``sources`` over links that exist and touch, and no node is passed twice."""
+    for source in sources:
+        for target in topology.ranks:
+            for flow in range(topology.router.spread):
+                node, passed = source, {source}
+                for index in topology.route(source, target, flow):
+                    link = topology.links[index]
+                    assert link.source == node, f"{link.name} does not begin where the link before it ends"
+                    node = link.target
+                    assert node not in passed, f"a route from {source} to {target} passes {topology.nodes[node].name} twice"
+                    passed.add(node)
+                assert node == target
+
+
+# -- topologies ------------------------------------------------------------------------------------
+
+
+@every_topology
+def test_a_topology_builds_with_its_defaults(generic: Generic) -> None:
+    """Nothing has to be set; the result is sound, is called as its file, and its accelerators a0, a1, ... are its ranks."""
+    topology = generic.build(generic.parameters())
+    check(topology, where=generic.name)
+    assert topology.name == generic.name
+    assert topology.n_ranks >= 2
+    assert [topology.nodes[node].name for node in topology.ranks] == [f"a{rank}" for rank in range(topology.n_ranks)]
+    assert topology.description and "\n" not in topology.description
+
+
+@every_topology
+def test_a_topology_routes_every_pair(generic: Generic) -> None:
+    """From every rank to every rank, on every lane, there is a way without detours over the same node."""
+    topology = generic.build(generic.parameters())
+    assert_routes_join(topology, topology.ranks)
+
+
+@every_topology
+def test_a_topology_is_the_same_in_another_process(generic: Generic) -> None:
+    """It pickles, equals its copy, and equals what the same parameters build again."""
+    topology = generic.build(generic.parameters())
+    copy: Topology = pickle.loads(pickle.dumps(topology))
+    assert copy == topology == generic.build(generic.parameters())
+    assert fingerprint(copy) == fingerprint(topology)
+
+
+# -- presets ---------------------------------------------------------------------------------------
+
+
+@every_preset
+def test_a_preset_loads_and_routes(name: str) -> None:
+    """It passes the checks of a topology, says what it is and what its calibration is worth, and its first and last rank reach all."""
+    topology = load_fabric(name)
+    check(topology, where=name)
+    assert topology.name == name
+    assert topology.description and topology.calibration
+    assert_routes_join(topology, (topology.ranks[0], topology.ranks[-1]))
+
+
+@every_preset
+def test_every_number_of_a_preset_has_a_source(name: str) -> None:
+    """Each setting in the file, the kind of its topology apart, is told where it comes from, in a sentence."""
+    file = tomllib.loads((resources.files("emu.presets") / f"{name}.toml").read_text(encoding="utf-8"))
+    sources = dict(load_fabric(name).sources)
+    settings_made = set(file["topology"]) - {"kind"}
+    assert settings_made, "a preset without numbers is a generic topology"
+    assert settings_made <= set(sources), f"no source for {sorted(settings_made - set(sources))}"
+    assert all(len(text.split()) >= 3 for text in sources.values())
+
+
+# -- impairments -----------------------------------------------------------------------------------
+
+
+def example(kind: str) -> BaseImpairment:
+    """The impairment that its docstring shows first (```added=1ms```), or one without keys where it shows none."""
+    shown = re.search(r"``([a-z_]+=[^`]*)``", impairment_class(kind).__doc__ or "")
+    settings_shown = f",{shown[1]}" if shown else ""
+    return parse_impairment(f"*={kind}{settings_shown}")[1]
+
+
+def answers(impairment: BaseImpairment, times_ps: list[int]) -> dict[int, tuple[object, ...]]:
+    key = FrameKey(link=3, flow=7, sequence=1)
+    return {
+        now_ps: (
+            impairment.capacity(1, 3, now_ps),
+            impairment.delay_ps(1, key, now_ps),
+            impairment.loses_packet(1, key, now_ps // US, 0),
+            impairment.first_lost(1, key, now_ps // US, now_ps // US + 40, 1),
+        )
+        for now_ps in times_ps
+    }
+
+
+@every_impairment
+def test_an_impairment_is_made_from_what_its_docstring_shows(kind: str) -> None:
+    """The first example in the class's docstring is a legal spec, and every key that can be set is spoken of."""
+    assert isinstance(example(kind), BaseImpairment)
+    cls = impairment_class(kind)
+    module_text = importlib.import_module(cls.__module__).__doc__ or ""
+    for name, field in cls.model_fields.items():
+        assert (field.alias or name) in (cls.__doc__ or "") + module_text, f"{kind}: {field.alias or name} is not documented"
+
+
+@every_impairment
+def test_an_impairment_answers_alike_in_any_order(kind: str) -> None:
+    """No answer depends on what was asked before, and a pickled copy gives the same ones."""
+    impairment = example(kind)
+    times_ps = [number * 370_000 for number in range(60)]
+    forward = answers(impairment, times_ps)
+    assert answers(impairment, times_ps[::-1]) == forward
+    assert answers(pickle.loads(pickle.dumps(impairment)), times_ps[::2] + times_ps[1::2]) == forward
+
+
+@every_impairment
+def test_an_impairment_stays_in_its_bounds(kind: str) -> None:
+    """A capacity is a share that holds until later than now; a delay only adds; what loses waits before it sends again."""
+    impairment = example(kind)
+    for number in range(60):
+        now_ps = number * 370_000
+        factor, until_ps = impairment.capacity(1, 3, now_ps)
+        assert 0 <= factor <= 1
+        assert until_ps is None or until_ps > now_ps
+        assert impairment.delay_ps(1, FrameKey(3, 7, number), now_ps) >= 0
+    assert impairment.timeout_ps > 0 or not impairment.loses
+
+
+@given(
+    names=st.lists(st.sampled_from(kinds()), min_size=1, max_size=4),
+    traffic=st.lists(
+        st.tuples(st.integers(0, 10 * US), st.sampled_from((0, US, 9 * US)), st.integers(0, 20_000), st.integers(0, 2)),
+        min_size=1,
+        max_size=12,
+    ),
+    seed=st.integers(0, 5),
+)
+@settings(max_examples=25, deadline=None)
+def test_impairments_compose_on_a_link(names: list[str], traffic: list[tuple[int, int, int, int]], seed: int) -> None:
+    """Any of them together on a link lose no byte, keep heads in order and tails behind heads, and leave its books balanced."""
+    link = Link(name="a->b", source=0, target=1, rate_bps=8 * 10**9, latency_ps=US, mtu_bytes=1000, header_bytes=50)
+    machine = LinkMachine(link=link, index=3, seed=seed, impairments=tuple((example(name), None) for name in names))
+    now_ps, last_head_ps = 0, 0
+    for gap_ps, spread_ps, n_bytes, flow in traffic:
+        now_ps += gap_ps
+        frame = Frame((3,), source_rank=0, target_rank=1, flow=flow, route_flow=0, payload_bytes=n_bytes, head_ps=now_ps)
+        frame.tail_ps = now_ps + spread_ps
+        start_ps = machine.receive(frame, now_ps)
+        assert start_ps >= now_ps
+        assert frame.head_ps >= max(last_head_ps, start_ps + link.latency_ps)
+        assert frame.tail_ps >= frame.head_ps
+        last_head_ps = frame.head_ps
+    machine.validate()
+    statistics = machine.statistics()
+    assert statistics.frames == len(traffic)
+    assert statistics.payload_bytes == sum(n_bytes for _, _, n_bytes, _ in traffic)
+    assert statistics.wire_bytes - statistics.resent_bytes >= statistics.payload_bytes
+
+
+# -- algorithms ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "collective"), ALGORITHMS, ids=[f"{name}-{collective}" for name, collective in ALGORITHMS])
+def test_an_algorithm_is_right_and_costs_what_it_says(name: str, collective: str) -> None:
+    """Over 1 to 8 ranks, from the first and the last root, the schedule does its collective and meets its cost formula."""
+    for n_ranks in range(1, 9):
+        for root in {0, n_ranks - 1} if collective in ROOTED else {0}:
+            verified = verify(schedule_for(collective, name, n_ranks, root))
+            assert verified.cost == cost_for(collective, name, n_ranks), f"{n_ranks} ranks, root {root}"
+
+
+# -- everything, in another process ----------------------------------------------------------------
+
+
+def fingerprint(topology: Topology) -> str:
+    """A digest of nodes, links and some routes."""
+    far = topology.ranks[-1]
+    routes = [topology.route(source, far, flow) for source in topology.ranks for flow in range(3)]
+    return hashlib.sha256(repr((topology.nodes, topology.links, routes)).encode()).hexdigest()[:16]
+
+
+def everything() -> Iterator[str]:
+    """A line for each thing in the folders, which must be the same in every process."""
+    for generic in GENERIC.values():
+        yield f"{generic.name} {fingerprint(generic.build(generic.parameters()))}"
+    for preset in PRESETS:
+        yield f"{preset} {fingerprint(load_fabric(preset))}"
+    for kind in kinds():
+        yield f"{kind} {answers(example(kind), [number * US for number in range(40)])}"
+    for name, collective in ALGORITHMS:
+        schedule = schedule_for(collective, name, 6)
+        yield f"{name} {collective} {hashlib.sha256(repr(schedule).encode()).hexdigest()[:16]}"
+
+
+@pytest.mark.slow
+def test_everything_is_the_same_in_a_process_with_other_hashes() -> None:
+    """Routes, draws and schedules do not depend on Python's hash seed, which differs from process to process."""
+    script = "import test_conformance as t; print(*t.everything(), sep='\\n')"
+    here = os.path.dirname(__file__)
+    for hash_seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([here, *sys.path])}
+        printed = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+        assert printed.stdout.splitlines() == list(everything())

@@ -1,0 +1,106 @@
+"""The wire format: golden bytes, exact inverse, and refusal of everything else."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emu.errors import WireError
+from emu.wire import FRAME, HEADER_BYTES, HELLO, Header, pack, pack_hello, unpack, unpack_hello, unpack_prefix
+
+SESSION, EPOCH = 0x1122334455667788, 0x99
+HEADER = Header(
+    link=1,
+    channel=2,
+    source_rank=3,
+    target_rank=4,
+    hop=5,
+    flow=6,
+    route_flow=7,
+    head_ps=8,
+    tail_ps=9,
+    communicator=10,
+    operation=-11,
+    message=12,
+    chunk=13,
+    payload_bytes=14,
+    message_bytes=15,
+    digest=16,
+    credit_bytes=17,
+    anchor_ns=-18,
+)
+GOLDEN = bytes.fromhex(
+    "4d45" "01" "02" "8877665544332211" "99000000"  # magic, version, FRAME, session, epoch
+    "01000000" "02000000" "03000000" "04000000" "0500"  # link, channel, source, target, hop
+    "0600000000000000" "07000000" "0800000000000000" "0900000000000000"  # flow, route flow, head, tail
+    "0a00000000000000" "f5ffffffffffffff" "0c000000" "0d000000"  # communicator, operation, message, chunk
+    "0e00000000000000" "0f00000000000000" "1000000000000000"  # payload, message, digest
+    "1100000000000000" "eeffffffffffffff"  # credit, anchor
+)  # fmt: skip
+GOLDEN_HELLO = bytes.fromhex("4d45" "01" "01" "8877665544332211" "99000000" "bbaa0000")  # fmt: skip
+
+u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+i64 = st.integers(-(2**63), 2**63 - 1)
+headers = st.builds(
+    Header,
+    link=u32, channel=u32, source_rank=u32, target_rank=u32, hop=u16, flow=u64, route_flow=u32, head_ps=i64, tail_ps=i64,
+    communicator=u64, operation=i64, message=u32, chunk=u32, payload_bytes=u64, message_bytes=u64, digest=u64,
+    credit_bytes=u64, anchor_ns=i64,
+)  # fmt: skip
+
+
+def test_a_frame_header_has_these_bytes() -> None:
+    """The bytes of version 1 are fixed: whoever changes them must change the version."""
+    assert pack(SESSION, EPOCH, HEADER) == GOLDEN
+    assert len(GOLDEN) == HEADER_BYTES == 126
+
+
+def test_a_greeting_has_these_bytes() -> None:
+    """HELLO is the prefix and the number of the process."""
+    assert pack_hello(SESSION, EPOCH, 0xAABB) == GOLDEN_HELLO
+    assert unpack_prefix(GOLDEN_HELLO, SESSION) == (HELLO, EPOCH)
+    assert unpack_hello(GOLDEN_HELLO) == 0xAABB
+
+
+def test_unpacking_reads_the_golden_bytes_also_with_a_payload_behind() -> None:
+    """A header is read from the front of a message, whatever follows it."""
+    assert unpack_prefix(GOLDEN, SESSION) == (FRAME, EPOCH)
+    assert unpack(GOLDEN) == HEADER
+    assert unpack(memoryview(GOLDEN + b"payload")) == HEADER
+
+
+@given(session=u64, epoch=u32, header=headers)
+@settings(max_examples=40, deadline=None)
+def test_unpack_is_the_inverse_of_pack(session: int, epoch: int, header: Header) -> None:
+    """Every header within the fields' ranges survives, with its session and epoch."""
+    data = pack(session, epoch, header)
+    assert unpack_prefix(data, session) == (FRAME, epoch)
+    assert unpack(data) == header
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\0" + GOLDEN[1:], "magic 0x4500 version 1: this is not emu's wire format version 1"),
+        (GOLDEN[:2] + b"\x02" + GOLDEN[3:], "magic 0x454d version 2: this is not emu's wire format version 1"),
+        (GOLDEN[:4] + b"\x89" + GOLDEN[5:], "a message of session 1122334455667789 reached session 1122334455667788"),
+        (GOLDEN[:15], "a message of 15 bytes is too short for a header of 16"),
+        (b"", "a message of 0 bytes is too short for a header of 16"),
+    ],
+    ids=["magic", "version", "session", "short", "empty"],
+)
+def test_what_is_not_of_this_session_is_refused(data: bytes, message: str) -> None:
+    """Another magic, version or session, or too few bytes, is a WireError that says what was found."""
+    with pytest.raises(WireError, match=f"^{re.escape(message)}$"):
+        unpack_prefix(data, SESSION)
+
+
+def test_a_truncated_frame_or_greeting_is_refused() -> None:
+    """A header or a greeting that lacks its last byte is a WireError and never a wrong number."""
+    with pytest.raises(WireError, match="a frame of 125 bytes is too short for a header of 126"):
+        unpack(GOLDEN[:-1])
+    with pytest.raises(WireError, match="a greeting of 19 bytes is too short for one of 20"):
+        unpack_hello(GOLDEN_HELLO[:-1])
