@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from emu.clock import wall_ns
+from emu.clock import sleep_s, wall_ns
 from emu.collectives.call import MAX_CHUNK_BYTES, PER_RANK, Call, auto_chunk_bytes, check_chunk_bytes
 from emu.collectives.catalogue import schedule_for
 from emu.collectives.executor import Operation
@@ -34,6 +34,7 @@ from emu.errors import ConfigError, EmuError
 from emu.units import PS_PER_MICROSECOND, parse_time_ps
 
 MAX_CHANNELS = 64
+SETTLE_S = 0.03
 
 
 class Runtime(Protocol):
@@ -175,6 +176,11 @@ class Rank:
             raise ConfigError(f"compute() of {time_ps} ps: a duration must be 0 or more")
         self._charge()
         self.cursor_ps += time_ps
+
+    def settle(self) -> None:
+        """Let the host catch up before a stopwatch is started: a moment of wall time, none of model time."""
+        if self.runtime.scale():
+            sleep_s(SETTLE_S)
 
     def _charge(self) -> None:
         """With user_time="measured", Python since the last call costs wall time over dilation."""

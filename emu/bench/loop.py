@@ -2,7 +2,7 @@
 
 As nccl-tests does, the iterations are issued back to back and only the last is
 waited for, so the time of one is pipelined time and not isolated latency.  A barrier
-stands before the loop; filling and checking are outside the stopwatch.
+stands before the loop, and a moment in which the host catches up with it; filling and checking are outside the stopwatch.
 
 Out of place, the data of the last timed iteration is checked, and that the send
 buffer is as it was.  In place, repeated sums would grow without end, so the timed
@@ -194,6 +194,7 @@ def run_loop(rank: Rank, plan: LoopPlan) -> LoopResult:
     if plan.checks and not plan.truly_in_place:
         buffers.clear_received()
     rank.comm.barrier()
+    rank.settle()
     begin_ps, begin_ns = rank.now_ps, rank.wall_ns()
     works = [_issue(rank, plan, buffers) for _ in range(plan.iterations)]
     works[-1].wait()

@@ -75,7 +75,6 @@ def over_ranks(values: Sequence[int], average: int, *, rooted: bool) -> int:
 
 
 def _measure(session: Session, options: BenchOptions, plan: LoopPlan, *, dilation: float, seed: int) -> Side:
-    paced = not options.simulated and dilation > 0
     over = partial(over_ranks, average=options.average, rooted=plan.root >= 0)
     session.begin(dilation, seed)
     results: list[LoopResult] = session.run(run_loop, plan)
@@ -83,9 +82,9 @@ def _measure(session: Session, options: BenchOptions, plan: LoopPlan, *, dilatio
     model_ps = over([result.model_ps for result in results])
     measured_ps = None
     late = None
-    if paced:
-        measured_ps = round(over([result.wall_ns for result in results]) * 1000 / dilation)
-        late = measured_ps / model_ps - 1 if model_ps else None
+    if not options.simulated:
+        measured_ps = round(over([result.wall_ns for result in results]) * 1000 / (dilation or 1))
+        late = measured_ps / model_ps - 1 if model_ps and dilation else None
     order_weight = counters.order_weight_ps / model_ps if model_ps else 0.0
     per_rank = [result.iteration_ps for result in results]
     wrong = [result.n_wrong for result in results if result.n_wrong is not None]

@@ -157,7 +157,7 @@ def _side_document(row: Row, side: Side, result: FabricResult, options: BenchOpt
         "chunk_bytes": side.chunk_bytes,
         "dilation": side.dilation,
         "measured_us": None if side.measured_ps is None else microseconds(side.measured_ps),
-        "model_us": microseconds(side.model_ps),
+        "model_us": None if side.unpaced else microseconds(side.model_ps),
         "late": side.late,
         "verdict": None if side.verdict is Verdict.NONE else str(side.verdict),
         "order_violations": side.order_violations,

@@ -40,7 +40,8 @@ def judge(*, late: float | None, order_weight: float) -> Verdict:
 class Side:
     """The out-of-place or the in-place half of a row.  Times are of one operation.
 
-    ``measured_ps`` is the stopwatch over the dilation; None where nothing was paced.  ``n_wrong`` is
+    ``measured_ps`` is the stopwatch over the dilation, or just the stopwatch where nothing is paced (dilation 0:
+    the speed of this host's data path); None under simulate.  ``n_wrong`` is
     None where it is not applicable.  ``order_weight`` is the model time by which order violations
     held frames back, over the loop's.  ``iteration_ps`` has the model's times of the single iterations;
     ``p5_ps`` and ``p95_ps`` are over seeds.
@@ -66,8 +67,13 @@ class Side:
 
     @property
     def time_ps(self) -> int:
-        """The table's ``time``: measured, or the model's where nothing was paced."""
+        """The table's ``time``: measured, or the model's under simulate."""
         return self.model_ps if self.measured_ps is None else self.measured_ps
+
+    @property
+    def unpaced(self) -> bool:
+        """Order was not kept, so the model's time means nothing."""
+        return self.dilation == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ class Table:
         if options.simulated:
             return "time is the model's" + ("" if options.payload else ", no payload")
         if options.dilation == 0:
-            return "unpaced: time is the model's"
+            return "unpaced: time is this host's, not the fabric's"
         return f"dilation {'auto' if options.dilation is None else f'{options.dilation:g}'}"
 
     def _seeds(self) -> str:
@@ -121,7 +121,7 @@ class Table:
     def _extra(self, row: Row, ratio: float | None) -> list[str]:
         out = row.out_of_place
         values = [
-            fixed(microseconds(out.model_ps), 9),
+            "-" if out.unpaced else fixed(microseconds(out.model_ps), 9),
             "-" if row.late is None else f"{100 * row.late:+.2f}",
             str(row.verdict),
             out.algorithm,

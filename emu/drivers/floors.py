@@ -98,8 +98,10 @@ class FloorPage:
         if under_way.any():
             channels = self._indices[under_way]
             bounds = self.ring[channels, taken[channels] % RING]
+            if bool((self.sent[channels] - taken[channels] >= RING).any()):
+                return NOTHING_PS
             to_me = self.targets[channels] == process
-            mine = int(bounds[to_me].min(initial=FOREVER_PS))
+            mine = min(mine, int(bounds[to_me].min(initial=FOREVER_PS)))
             others = min(others, int(bounds[~to_me].min(initial=FOREVER_PS)))
         return min(mine, others + inward_latency_ps)
 

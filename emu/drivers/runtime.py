@@ -269,9 +269,10 @@ class Runtime:
 
     def _mismatched(self, world_rank: int, frame: Frame, operation: Operation) -> None:
         self.suspicion = (
-            f"rank {world_rank} is in {operation.call} (call {operation.number}) but rank {frame.source_rank} sent it"
-            " a message of another call"
+            f"rank {world_rank} called {operation.call} (op {operation.number}) but rank {frame.source_rank} sent it"
+            " a message of another call or length"
         )
+        self.engine.interrupted = True
 
     # -- explaining --------------------------------------------------------------------------------
 

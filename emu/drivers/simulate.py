@@ -60,7 +60,7 @@ class Simulation:
         except BaseException as error:
             runtime.fail(error)
             raise
-        failure = runtime.failed or runtime.first_failure()
+        failure = runtime.failed or self._trouble(over=True)
         if failure is not None:
             raise failure
         return runtime.results()
@@ -72,12 +72,12 @@ class Simulation:
             self.runtime.take_inbox()
         return self.runtime.finished_all()
 
-    def _trouble(self) -> EmuError | None:
-        """Why the run cannot go on, once no user code runs."""
+    def _trouble(self, *, over: bool = False) -> EmuError | None:
+        """Why the run cannot go on once no user code runs, or why it cannot count when it is over."""
         runtime = self.runtime
         if runtime.failed is not None:
             return None
         failure = runtime.first_failure()
-        if failure is None and (runtime.suspicion is not None or self.engine.next_wakeup() is None):
+        if failure is None and (runtime.suspicion is not None or (not over and self.engine.next_wakeup() is None)):
             return explain(runtime.states(), hint=runtime.suspicion)
         return failure

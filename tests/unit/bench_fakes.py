@@ -54,7 +54,7 @@ class FakeSession:
         late = self.late[max(bound for bound in self.late if bound <= dilation)]
         model_ps = self.model_ps * plan.iterations
         result = LoopResult(
-            wall_ns=round(model_ps * dilation * (1 + late) / 1000),
+            wall_ns=round(model_ps * (dilation or 1) * (1 + late) / 1000),
             model_ps=model_ps,
             iteration_ps=(self.model_ps,) * plan.iterations,
             n_wrong=self.n_wrong if plan.checks else None,

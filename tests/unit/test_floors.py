@@ -76,9 +76,11 @@ def test_a_link_inside_a_process_is_the_shortest_way_back(tmp_path: Path) -> Non
 
 def test_frames_to_me_bound_me_by_when_they_are_due(pages: tuple[FloorPage, FloorPage]) -> None:
     """A frame under way to the reader counts as it is, without another latency, until it is taken in."""
-    pages[0].record_send(0, 500)
     pages[0].record_send(0, 450)
+    pages[0].record_send(0, 500)
     assert pages[1].safe_until_ps(1, 10) == 450
+    pages[1].taken[0] = 1
+    assert pages[1].safe_until_ps(1, 10) == 500
     pages[1].taken[0] = 2
     assert pages[1].safe_until_ps(1, 10) >= FOREVER_PS
 
@@ -103,11 +105,18 @@ def test_a_sender_waits_before_the_ring_is_full(pages: tuple[FloorPage, FloorPag
 def test_the_ring_goes_round(pages: tuple[FloorPage, FloorPage]) -> None:
     """After more than RING frames the bounds are still those of the frames under way."""
     pages[0].sent[0] = pages[0].taken[0] = RING - 2
-    for bound_ps in (700, 600, 800, 900):
+    for bound_ps in (600, 700, 800, 900):
         pages[0].record_send(0, bound_ps)
     assert pages[1].safe_until_ps(1, 10) == 600
     pages[1].taken[0] += 2
     assert pages[1].safe_until_ps(1, 10) == 800
+
+
+def test_a_frame_under_way_does_not_hide_the_readers_own_way_back(pages: tuple[FloorPage, FloorPage]) -> None:
+    """With a later frame under way to it, a process still goes no further than what it may itself bring about."""
+    pages[0].floors[0] = 100
+    pages[0].record_send(1, 900)
+    assert pages[1].safe_until_ps(0, 20) == 100 + 10 + 20
 
 
 def test_a_reader_overtaken_by_the_ring_trusts_nothing(pages: tuple[FloorPage, FloorPage]) -> None:
