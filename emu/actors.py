@@ -11,14 +11,11 @@ shut down, with its directory, when it was started here.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import pickle
 import shutil
-import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,21 +28,19 @@ from ray import cloudpickle
 
 from emu.clock import sleep_s, wall_ns
 from emu.drivers.choice import Chooser
-from emu.drivers.emulate import EmulatedHost, Placement
+from emu.drivers.emulate import EmulatedHost
 from emu.drivers.engine import ImpairmentTable
 from emu.drivers.explain import RankState, explain
 from emu.drivers.floors import FloorPage
+from emu.drivers.placement import Placement, place
 from emu.errors import ConfigError, EmuError, PeerLost
+from emu.host import DIRECTORY_PREFIX, descriptor_limit, descriptors_needed, keep_memory, memory_directory, new_directory, sweep
 from emu.rank import Rank
 from emu.session import EngineCounters
-from emu.topologies.graph import NodeKind, Topology
+from emu.topologies.graph import Topology
 from emu.topologies.routing import with_seed
-from emu.transport import Keys, Transport, descriptor_limit, descriptors_needed
+from emu.transport import Keys, Transport
 
-ONE_EACH_UP_TO = 16
-"""With more accelerators than this, several share an actor unless asked otherwise."""
-PACKED_ACTORS = 8
-SWITCH_ACTORS = 4
 START_TIMEOUT_S = 120.0
 CALL_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
@@ -56,9 +51,6 @@ QUIET_LOOKS = 3
 LEAD_NS = 20_000_000
 """A run starts this long after the session says so, for the word to reach every actor."""
 OBJECT_STORE_BYTES = 100 * 2**20
-DIRECTORY_PREFIX = "emu-"
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
-_KEPT_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +76,7 @@ class _HostActor:
         keys: Keys | None,
         scheme: str,
     ) -> None:
-        _keep_memory()
+        keep_memory()
         address = "127.0.0.1" if scheme != "tcp-remote" else ray.util.get_node_ip_address()
         self._transport = Transport(
             scheme=scheme.removesuffix("-remote"), address=address, name=f"{session:x}-{process}", keys=keys
@@ -206,7 +198,8 @@ class _HostActor:
         states: list[RankState] = []
         if self._host.fault is None:
             self._in_loop(lambda: states.extend(runtime.states()))
-        return states, runtime.suspicion, self._host.engine.events, self._host.fault and repr(self._host.fault)
+        fault = self._host.fault
+        return states, runtime.suspicion, self._host.engine.events, None if fault is None else repr(fault)
 
     def counters(self) -> EngineCounters:
         found: list[EngineCounters] = []
@@ -242,27 +235,6 @@ class _HostActor:
 
     def process_id(self) -> int:
         return os.getpid()
-
-
-def place(topology: Topology, accelerators_per_actor: int | None) -> Placement:
-    """Which actor hosts which node: one each while that is sensible, neighbours together above that.
-
-    Raises ConfigError for a share below 1.
-    """
-    if accelerators_per_actor is not None and accelerators_per_actor < 1:
-        raise ConfigError(f"{accelerators_per_actor} accelerators per actor: use auto, or 1 or more")
-    endpoints = [i for i, node in enumerate(topology.nodes) if node.kind != NodeKind.SWITCH]
-    switches = [i for i, node in enumerate(topology.nodes) if node.kind == NodeKind.SWITCH]
-    if accelerators_per_actor is None:
-        accelerators_per_actor = 1 if len(endpoints) <= ONE_EACH_UP_TO else -(-len(endpoints) // PACKED_ACTORS)
-    owner = [0] * len(topology.nodes)
-    for position, node in enumerate(endpoints):
-        owner[node] = position // accelerators_per_actor
-    first = -(-len(endpoints) // accelerators_per_actor)
-    share = -(-len(switches) // SWITCH_ACTORS)
-    for position, node in enumerate(switches):
-        owner[node] = first + position // share
-    return Placement.of(topology, tuple(owner))
 
 
 class RayBackend:
@@ -326,15 +298,17 @@ class RayBackend:
             logging.getLogger(name).setLevel(logging.ERROR)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         _quieten()
-        _sweep()
+        sweep()
         if address is not None:
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
-                raise ConfigError(f"no Ray cluster answers at {address}: {_first_line(error)}; start one with 'ray start --head'") from error
+                raise ConfigError(
+                    f"no Ray cluster answers at {address}: {_first_line(error)}; start one with 'ray start --head'"
+                ) from error
             self._started_ray = True
             return
-        self._directory = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY_PREFIX}{os.getpid()}-"))
+        self._directory = new_directory()
         self._started_ray = True
         ray.init(
             address="local",
@@ -352,7 +326,9 @@ class RayBackend:
             raise ConfigError("transport ipc needs all actors on one host; this cluster has several, use tcp")
         keys = Keys.make() if several_hosts else None
         scheme = "tcp-remote" if several_hosts else "ipc" if transport == "auto" else transport
-        actor_class = ray.remote(num_cpus=0, max_concurrency=8, max_restarts=0, scheduling_strategy="SPREAD")(_HostActor)
+        actor_class = ray.remote(_HostActor).options(
+            num_cpus=0, max_concurrency=8, max_restarts=0, scheduling_strategy="SPREAD"
+        )
         topology, placement = ray.put(self._topology), ray.put(self._placement)
         for process in range(self._placement.n_processes):
             self._actors[process] = actor_class.remote(
@@ -380,7 +356,7 @@ class RayBackend:
         here = ray.get_runtime_context().get_node_id()
         page_path: Path | None = None
         if {found.node_id for found in info.values()} == {here}:
-            page_path = _page_directory() / f"{DIRECTORY_PREFIX}{os.getpid()}-{wall_ns():x}.page"
+            page_path = memory_directory() / f"{DIRECTORY_PREFIX}{os.getpid()}-{wall_ns():x}.page"
             FloorPage.create(page_path, placement.n_processes, len(placement.channels))
         try:
             offsets = self._clock_offsets(info, here)
@@ -610,34 +586,12 @@ def _first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _page_directory() -> Path:
-    memory = Path("/dev/shm")
-    return memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
-
-
-def _keep_memory() -> None:
-    """Have malloc keep chunk-sized blocks instead of giving them back: a page fault per 4 KiB costs more than the copy."""
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
 def _quieten() -> None:
     """Keep the raylet's news off stdout, which is for data: Ray has no setting for it.  What matters is raised here anyway."""
+
+    def to_log(data: dict[str, Any], ignore_prefix: bool) -> None:
+        logging.getLogger("emu.ray").info("%s", data.get("lines"))
+
     worker = sys.modules.get("ray._private.worker")
     if worker is not None and hasattr(worker, "print_to_stdstream"):
-        worker.print_to_stdstream = lambda data, ignore_prefix: logging.getLogger("emu.ray").info("%s", data.get("lines"))
-
-
-def _sweep() -> None:
-    """Remove directories of sessions whose process was killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*-*"):
-        owner = path.name.removeprefix(DIRECTORY_PREFIX).split("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc").is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def host_name() -> str:
-    """This host's name, for reports."""
-    return socket.gethostname()
+        setattr(worker, "print_to_stdstream", to_log)  # noqa: B010

@@ -74,7 +74,9 @@ class Backend(Protocol):
     """A driver, from the session's side."""
 
     def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None: ...
-    def run(self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int) -> dict[int, Any]: ...
+    def run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int
+    ) -> dict[int, Any]: ...
     def counters(self) -> list[EngineCounters]: ...
     def lost_nodes(self) -> frozenset[int]: ...
     def process_ids(self) -> dict[str, int]: ...
@@ -271,7 +273,8 @@ class Session:
                             if topology.links[link].target in lost:
                                 name = topology.nodes[topology.links[link].target].name
                                 raise PeerLost(
-                                    f"{name} is lost and ranks {source} and {target} have no way round it; close the session", (name,)
+                                    f"{name} is lost and ranks {source} and {target} have no way round it; close the session",
+                                    (name,),
                                 )
 
     def counters(self) -> Counters:

@@ -19,9 +19,10 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from emu.clock import wall_ns
-from emu.drivers.emulate import EmulatedHost, Placement
+from emu.drivers.emulate import EmulatedHost
 from emu.drivers.engine import ImpairmentTable
 from emu.drivers.floors import FloorPage
+from emu.drivers.placement import Placement
 from emu.drivers.runtime import Runtime
 from emu.drivers.simulate import Simulation
 from emu.errors import EmuError
@@ -138,9 +139,7 @@ def simulated(
     topology: Topology, function: _RankFunction, *args: Any, seed: int = 0, impairments: ImpairmentTable | None = None
 ) -> Outcome:
     """Run ``function(rank, *args)`` on every rank under virtual time.  Raises what the run raises."""
-    simulation = Simulation(
-        topology, seed=seed, impairments=impairments or {}, payload=True, choose_algorithm=_no_choice
-    )
+    simulation = Simulation(topology, seed=seed, impairments=impairments or {}, payload=True, choose_algorithm=_no_choice)
     ranks = _ranks(topology, simulation.runtime, seed, range(topology.n_ranks))
     results = simulation.run(function, args, ranks)
     return Outcome(results=[results[rank] for rank in range(topology.n_ranks)])
@@ -169,9 +168,7 @@ def emulated_in_process(
     pages: list[FloorPage | None] = [None] * placement.n_processes
     if page is not None:
         FloorPage.create(page, placement.n_processes, len(placement.channels))
-        pages = [
-            FloorPage(page, placement.n_processes, list(placement.channels)) for _ in range(placement.n_processes)
-        ]
+        pages = [FloorPage(page, placement.n_processes, list(placement.channels)) for _ in range(placement.n_processes)]
         for mapped in pages[:1]:
             if mapped is not None:
                 mapped.clear()

@@ -13,7 +13,6 @@ hosts: keys live in memory, for one session.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,10 +137,10 @@ def _send_payload(socket: zmq.Socket[bytes], payload: Any) -> None:
         if isinstance(base, zmq.Frame) and len(base) == payload.nbytes:
             payload = base
         elif payload.nbytes <= COPY_BYTES:
-            socket.send(memoryview(payload.view(np.uint8)), zmq.DONTWAIT)
+            socket.send(payload.view(np.uint8).data, zmq.DONTWAIT)
             return
         else:
-            payload = memoryview(payload.view(np.uint8))
+            payload = payload.view(np.uint8).data
     socket.send(payload, zmq.DONTWAIT, copy=False)
 
 
@@ -153,19 +152,3 @@ class _OnlyThisSession:
 
     def callback(self, domain: str, key: bytes) -> bool:
         return key == self._public
-
-
-def descriptors_needed(n_connections: int) -> int:
-    """File descriptors that an actor with so many outgoing (and as many incoming) connections opens, with a reserve."""
-    return 40 + 4 * n_connections
-
-
-def descriptor_limit() -> int:
-    """The soft limit of this process."""
-    import resource
-
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def process_id() -> int:
-    return os.getpid()

@@ -4,7 +4,8 @@ Law: a header is a packed struct of fixed size, versioned; there is no pickle on
 the data plane.  Golden bytes are in the tests.  Small payloads ride in the same
 message as the header, larger ones in a second part, untouched.
 
-Times are model picoseconds at which the frame is due at the far end of ``link``.
+Times are model picoseconds at which the frame is due at the far end of ``link``; ``promise_ps``
+says that no later frame on it has its tail there before.
 ``anchor_ns`` is the wall time of model time 0 on the session's clock: when user
 code took wall time, whoever was late moves it and the rest learn it from here.
 """
@@ -24,7 +25,7 @@ INLINE_BYTES: Final = 8192
 """Payloads up to this size are copied behind the header: one message is cheaper than two."""
 
 _PREFIX: Final = struct.Struct("<HBBQI")  # magic, version, kind, session, epoch
-_BODY: Final = struct.Struct("<IIIIHQIqqQqIIQQQQq")
+_BODY: Final = struct.Struct("<IIIIHQIqqqQqIIQQQQq")
 HEADER_BYTES: Final = _PREFIX.size + _BODY.size
 
 
@@ -40,6 +41,7 @@ class Header(NamedTuple):
     route_flow: int
     head_ps: int
     tail_ps: int
+    promise_ps: int
     communicator: int
     operation: int
     message: int

@@ -43,9 +43,7 @@ def _all_gather(builder: Builder) -> None:
     hop = 1
     while hop < n:
         n_sent = min(hop, n - hop)
-        builder.exchange(
-            Message(rank, (rank - hop) % n, tuple((rank + i) % n for i in range(n_sent))) for rank in range(n)
-        )
+        builder.exchange(Message(rank, (rank - hop) % n, tuple((rank + i) % n for i in range(n_sent))) for rank in range(n))
         hop *= 2
 
 

@@ -50,9 +50,7 @@ def counts(collective: str, requested_bytes: int, dtype_bytes: int, n_ranks: int
     _check(collective, n_ranks)
     n_elements = requested_bytes // dtype_bytes
     if collective in WHOLE:
-        return Counts(
-            size_bytes=n_elements * dtype_bytes, count=n_elements, send_count=n_elements, recv_count=n_elements
-        )
+        return Counts(size_bytes=n_elements * dtype_bytes, count=n_elements, send_count=n_elements, recv_count=n_elements)
     aligned = max(1, ALIGNMENT_BYTES // dtype_bytes)
     share = n_elements // n_ranks // aligned * aligned
     total = share * n_ranks

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -30,6 +31,7 @@ COLLECTIVES: Final = (
 ALIASES: Final = {"bcast": "broadcast", **{name.replace("_", ""): name for name in COLLECTIVES}}
 """Other spellings, in lower case and without separators."""
 MAX_CACHED_SCHEDULES: Final = 64
+_building: Final = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +83,12 @@ def schedule_for(collective: str, algorithm: str, n_ranks: int, root: int = 0) -
     """The verified schedule, the same object for the same request while it is cached.
 
     Names are taken as users write them.  ``root`` counts only where there is one.  Raises ConfigError for
-    what cannot be asked for and ScheduleError when the algorithm is wrong.
+    what cannot be asked for and ScheduleError when the algorithm is wrong.  Of many threads that ask at once
+    the first one builds and the others wait.
     """
     name = collective_name(collective)
-    return _schedule(name, _fitting(name, algorithm).name, n_ranks, root if name in ROOTED else 0)
+    with _building:
+        return _schedule(name, _fitting(name, algorithm).name, n_ranks, root if name in ROOTED else 0)
 
 
 def cost_for(collective: str, algorithm: str, n_ranks: int) -> Cost:
@@ -119,18 +123,14 @@ def _load(module_name: str, function: str, name: str) -> Algorithm:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ConfigError(
-            f"algorithm {name!r}: cannot import {module_name!r}: {error}; write module:function"
-        ) from None
+        raise ConfigError(f"algorithm {name!r}: cannot import {module_name!r}: {error}; write module:function") from None
     offers = vars(module)
     for needed in (function, "cost"):
         if not callable(offers.get(needed)):
             raise ConfigError(f"algorithm {name!r}: module {module_name} has no function {needed!r}")
     if "COLLECTIVES" not in offers:
         raise ConfigError(f"algorithm {name!r}: module {module_name} has no COLLECTIVES, the set of names that it does")
-    return Algorithm(
-        name=name, collectives=frozenset(offers["COLLECTIVES"]), build=offers[function], cost=offers["cost"]
-    )
+    return Algorithm(name=name, collectives=frozenset(offers["COLLECTIVES"]), build=offers[function], cost=offers["cost"])
 
 
 def _offers_algorithm(module: ModuleType) -> bool:

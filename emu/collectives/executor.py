@@ -20,7 +20,7 @@ Not modelled here: the time a reduction or a launch takes on the accelerator.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from emu.collectives.call import PER_RANK, Call, chunk_elements, split
 from emu.collectives.program import Program
 from emu.collectives.reduce import DTYPES, Array, combine, finish, prepare
 from emu.collectives.schedule import StepKind
+from emu.errors import EmuError
 from emu.fabric.frame import Frame
 
 SEND, RECV, COPY = int(StepKind.SEND), int(StepKind.RECV), int(StepKind.COPY)
@@ -327,3 +328,24 @@ def _starts(counts: tuple[int, ...]) -> list[int]:
         starts.append(total)
         total += count
     return starts
+
+
+class _Nowhere:
+    """Stands for the endpoint until the engine takes the operation."""
+
+    def send(
+        self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, values: list[Array] | None, now_ps: int
+    ) -> None:
+        raise EmuError("an operation ran before it was submitted")
+
+    def hops(self, peer: int) -> int:
+        raise EmuError("an operation ran before it was submitted")
+
+    def consumed(self, frame: Any, now_ps: int) -> None:
+        raise EmuError("an operation ran before it was submitted")
+
+    def finished(self, operation: Operation, now_ps: int) -> None:
+        raise EmuError("an operation ran before it was submitted")
+
+
+NOWHERE: Final[Port] = _Nowhere()

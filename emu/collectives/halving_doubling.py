@@ -62,10 +62,7 @@ def _halve(builder: Builder, workers: list[int], groups: list[tuple[int, ...]]) 
     distance = len(workers) // 2
     while distance:
         builder.exchange(
-            (
-                Message(worker, workers[i ^ distance], _range(groups, i ^ distance, distance))
-                for i, worker in enumerate(workers)
-            ),
+            (Message(worker, workers[i ^ distance], _range(groups, i ^ distance, distance)) for i, worker in enumerate(workers)),
             reduce=True,
         )
         distance //= 2
@@ -75,9 +72,7 @@ def _double(builder: Builder, workers: list[int], groups: list[tuple[int, ...]])
     """Each worker gives its partner all that it has; group i sets out at worker i."""
     distance = 1
     while distance < len(workers):
-        builder.exchange(
-            Message(worker, workers[i ^ distance], _range(groups, i, distance)) for i, worker in enumerate(workers)
-        )
+        builder.exchange(Message(worker, workers[i ^ distance], _range(groups, i, distance)) for i, worker in enumerate(workers))
         distance *= 2
 
 

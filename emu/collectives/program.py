@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import lru_cache
+from threading import Lock
 
-from emu.collectives.schedule import Schedule, StepKind
+from emu.collectives.schedule import Schedule, Step, StepKind
+
+_counting = Lock()
 
 
 class Program:
@@ -116,5 +119,27 @@ def compile_program(schedule: Schedule, rank: int) -> Program:
 
 
 def slots_per_message(schedule: Schedule) -> int:
-    """The most blocks that any message of the schedule carries: all ranks cut chunks by it."""
-    return _most_slots(_Held(schedule))
+    """The most blocks that any message of the schedule carries: all ranks cut chunks by it.
+
+    Ranks' threads ask at the same time; one of them counts.
+    """
+    with _counting:
+        return _most_slots(_Held(schedule))
+
+
+@lru_cache(maxsize=4096)
+def point_to_point(kind: str, peer: int) -> Program:
+    """The one step of a send to, or a recv from, a position of a communicator."""
+    sending = kind == "send"
+    step = Step(StepKind.SEND if sending else StepKind.RECV, peer, (0,))
+    schedule = Schedule(
+        collective=kind,
+        algorithm="p2p",
+        n_ranks=1,
+        n_blocks=1,
+        root=0,
+        programs=((step,),),
+        initial=({0: 0} if sending else {},),
+        final=({} if sending else {0: 0},),
+    )
+    return Program(schedule, 0)

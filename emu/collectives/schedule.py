@@ -141,9 +141,7 @@ class Builder:
         )
 
 
-def placement(
-    collective: str, n_ranks: int, n_blocks: int, root: int
-) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
+def placement(collective: str, n_ranks: int, n_blocks: int, root: int) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
     """Which slots hold which blocks at the start and at the end, per rank: ``(initial, final)``.
 
     Slot b is block b of the whole.  Where a rank's buffer is one block of it (the input of

@@ -62,9 +62,7 @@ class Chooser:
         return int(cost.steps * latency_ps + cost.sent * size_bytes * 8 * PS_PER_SECOND / injection_bps)
 
 
-def predict_ps(
-    topology: Topology, collective: str, algorithm: str, size_bytes: int, members: tuple[int, ...], root: int
-) -> int:
+def predict_ps(topology: Topology, collective: str, algorithm: str, size_bytes: int, members: tuple[int, ...], root: int) -> int:
     """Simulated time of one call of S = ``size_bytes``, without data, on an otherwise idle fabric."""
     n = len(members)
     simulation = Simulation(topology, seed=0, impairments={}, payload=False, choose_algorithm=_no_choice)

@@ -27,6 +27,7 @@ import numpy as np
 from emu.clock import DilatedClock, wall_ns
 from emu.drivers.engine import FOREVER_PS, Engine, ImpairmentTable
 from emu.drivers.floors import FloorPage
+from emu.drivers.placement import Placement
 from emu.drivers.runtime import Runtime
 from emu.errors import EmuError, WireError
 from emu.fabric.frame import Frame
@@ -49,28 +50,6 @@ class Carrier(Protocol):
     def readable(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Which actor hosts which node.  ``owner[node]`` is its number; channels join actors that share a link."""
-
-    owner: tuple[int, ...]
-    n_processes: int
-    channels: tuple[tuple[int, int, int], ...]
-    """(sender, receiver, smallest latency of their links, ps)."""
-
-    @staticmethod
-    def of(topology: Topology, owner: tuple[int, ...]) -> Placement:
-        smallest: dict[tuple[int, int], int] = {}
-        for link in topology.links:
-            pair = owner[link.source], owner[link.target]
-            smallest[pair] = min(smallest.get(pair, FOREVER_PS), link.latency_ps)
-        return Placement(
-            owner=owner,
-            n_processes=max(owner) + 1,
-            channels=tuple((sender, receiver, latency) for (sender, receiver), latency in sorted(smallest.items())),
-        )
-
-
 @dataclass(slots=True)
 class HostCounters:
     """What the host did to the run; the model never sees it."""
@@ -90,6 +69,7 @@ class _PacedEngine(Engine):
         super().__init__(**keywords)
         self._host = host
         self.served_ps: dict[int, int] = {}
+        self.promises_ps: dict[int, int] = {}
         self.crowded: set[tuple[int, int]] = set()
         """Connections with more than half a window out: there a credit that comes late may matter."""
         self._outstanding: dict[tuple[int, int], int] = {}
@@ -109,6 +89,7 @@ class _PacedEngine(Engine):
 
     def forward(self, frame: Frame, link: int, start_ps: int) -> None:
         self.served_ps[link] = max(self.served_ps.get(link, 0), self.now_ps)
+        frame.promise_ps = self.links[link].promise_ps(frame)
         if start_ps <= self.now_ps:
             self._host.emit(frame, link, self.now_ps)
         else:
@@ -188,7 +169,7 @@ class EmulatedHost:
         self._latency_ps = {index: latency for index, (_, _, latency) in enumerate(placement.channels)}
         inward = [latency for _, receiver, latency in placement.channels if receiver == process]
         self._inward_latency_ps = max(1, min(inward, default=1))
-        self._keeps_order = self._shares_queues(topology)
+        self._lone_links = self._only_inputs(topology)
         self._slack_ps = min((link.latency_ps for link in topology.links), default=0) // 2
         self._target_of = [placement.owner[link.target] for link in topology.links]
         self._greeted: set[int] = set()
@@ -208,17 +189,17 @@ class EmulatedHost:
         """Actors that send to this one."""
         return {sender for sender, receiver, _ in self.placement.channels if receiver == self.process}
 
-    def _shares_queues(self, topology: Topology) -> bool:
-        """Whether a hosted node has several inputs: only there can frames come in the wrong order."""
+    def _only_inputs(self, topology: Topology) -> frozenset[int]:
+        """Links that are their node's only input: what they promise is all that the node must know."""
         inputs: dict[int, int] = {}
         for link in topology.links:
             inputs[link.target] = inputs.get(link.target, 0) + 1
-        return any(inputs.get(node, 0) > 1 for node in self._hosted)
+        return frozenset(
+            index for index, link in enumerate(topology.links) if link.target in self._hosted and inputs[link.target] == 1
+        )
 
     def _build(self, seed: int, impairments: ImpairmentTable) -> None:
-        self.engine = _PacedEngine(
-            self, topology=self.topology, seed=seed, impairments=impairments, hosted=self._hosted
-        )
+        self.engine = _PacedEngine(self, topology=self.topology, seed=seed, impairments=impairments, hosted=self._hosted)
         self.runtime = Runtime(
             self.engine,
             payload=self._payload,
@@ -313,6 +294,8 @@ class EmulatedHost:
             if clock.dilation and now_ps - top > self.counters.largest_lateness_ps:
                 self.counters.largest_lateness_ps = now_ps - top
             engine.run(limit_ps)
+        elif self.page is not None:
+            self._run_promised(min(now_ps, self.runtime.floor_ps))
         self._publish()
         if engine.interrupted or self.runtime.inbox or self.commands or self.carrier.readable():
             return
@@ -323,8 +306,6 @@ class EmulatedHost:
         if not self.clock.dilation:
             return FOREVER_PS
         limit_ps = min(now_ps, self.runtime.floor_ps)
-        if not self._keeps_order and not self.engine.crowded:
-            return limit_ps
         if self.page is None:
             return min(now_ps - self._slack_ps, limit_ps)
         top = self.engine.next_wakeup()
@@ -332,13 +313,28 @@ class EmulatedHost:
             return -1
         return min(limit_ps, self.page.safe_until_ps(self.process, self._inward_latency_ps) - 1)
 
+    def _run_promised(self, limit_ps: int) -> None:
+        """Handle arrivals at nodes with one input that its link's promise covers, without asking the others."""
+        engine = self.engine
+        if engine.crowded:
+            return
+        while engine.calendar:
+            due_ps, port, _, item = engine.calendar[0]
+            if due_ps > limit_ps or type(item) is not Frame or port not in self._lone_links:
+                return
+            if due_ps > engine.promises_ps.get(port, 0):
+                return
+            engine.step()
+            if engine.interrupted:
+                return
+
     def _wait(self, now_ps: int, moved: bool) -> None:
         top = self.engine.next_wakeup()
         seconds = IDLE_S
         if self._backlog:
             seconds = FIRST_POLL_S
         elif top is not None and top <= self.runtime.floor_ps:
-            due_ps = top + self._slack_ps if self._keeps_order and self.page is None else top
+            due_ps = top + self._slack_ps if self.page is None else top
             if due_ps <= now_ps:
                 # It is time, but something that comes first may still be under way.
                 self._poll_s = FIRST_POLL_S if moved else min(LONGEST_POLL_S, self._poll_s * 1.5)
@@ -392,14 +388,14 @@ class EmulatedHost:
         if page is not None:
             if not page.has_room(channel):
                 return False
-            page.record_send(channel, now_ps + self._latency_ps[channel])
+            page.record_send(channel, _event_ps(frame, now_ps))
         n_bytes = frame.payload_bytes
         header = pack(
             self.session,
             self.epoch,
             Header(
                 link, channel, frame.source_rank, frame.target_rank, frame.hop, frame.flow, frame.route_flow, frame.head_ps,
-                frame.tail_ps, frame.communicator, frame.operation, frame.message, frame.chunk, n_bytes, frame.message_bytes,
+                frame.tail_ps, frame.promise_ps, frame.communicator, frame.operation, frame.message, frame.chunk, n_bytes, frame.message_bytes,
                 frame.digest, frame.credit_bytes, self.clock.anchor_ns,
             ),
         )  # fmt: skip
@@ -450,6 +446,7 @@ class EmulatedHost:
             )
             frame.hop = header.hop
             frame.tail_ps = header.tail_ps
+            engine.promises_ps[header.link] = header.promise_ps
             engine.arrive(frame, header.link)
             counts[header.channel] = counts.get(header.channel, 0) + 1
         if counts and self.page is not None:
@@ -466,3 +463,10 @@ class EmulatedHost:
         late_ns = now_ns - clock.due_ns(cursor_ps)
         if late_ns > 0:
             clock.anchor_ns += min(late_ns, max(0, now_ns + self.clock_offset_ns - rank.resumed_ns))
+
+
+def _event_ps(frame: Frame, now_ps: int) -> int:
+    """When a frame sent at ``now_ps`` becomes an event at its receiver, or a bound for it."""
+    if frame.credit_bytes:
+        return now_ps
+    return frame.tail_ps if frame.hop == len(frame.path) else frame.head_ps

@@ -80,26 +80,30 @@ class Engine:
 
     def run(self, limit_ps: int) -> None:
         """Handle every event up to and including ``limit_ps``, or until a rank's user code may go on (``interrupted``)."""
-        calendar, links, endpoints = self.calendar, self.links, self.endpoints
+        calendar, step = self.calendar, self.step
         self.interrupted = False
         while calendar and calendar[0][0] <= limit_ps:
-            now_ps, _, _, item = heappop(calendar)
-            self.now_ps = now_ps
-            self.events += 1
-            if type(item) is Frame:
-                hop = item.hop
-                path = item.path
-                if hop < len(path):
-                    link = path[hop]
-                    start_ps = links[link].receive(item, now_ps)
-                    item.hop = hop + 1
-                    self.forward(item, link, start_ps)
-                    continue
-                endpoints[item.target_rank].receive(item, now_ps)
-            else:
-                item(now_ps)
+            step()
             if self.interrupted:
                 return
+
+    def step(self) -> None:
+        """Handle the first event."""
+        now_ps, _, _, item = heappop(self.calendar)
+        self.now_ps = now_ps
+        self.events += 1
+        if type(item) is not Frame:
+            item(now_ps)
+            return
+        hop = item.hop
+        path = item.path
+        if hop == len(path):
+            self.endpoints[item.target_rank].receive(item, now_ps)
+            return
+        link = path[hop]
+        start_ps = self.links[link].receive(item, now_ps)
+        item.hop = hop + 1
+        self.forward(item, link, start_ps)
 
     def forward(self, frame: Frame, link: int, start_ps: int) -> None:
         """A link has decided when ``frame`` is due at its far end: here, in the same engine."""

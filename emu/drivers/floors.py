@@ -76,10 +76,7 @@ class FloorPage:
         self.taken[:] = 0
 
     def record_send(self, channel: int, bound_ps: int) -> None:
-        """Say that a frame is under way, before it is: neither it nor a later one on this channel is due before ``bound_ps``.
-
-        So the bound of the oldest frame under way serves for all: senders send in the order of their events.
-        """
+        """Say that a frame is under way, before it is: it will be an event at the receiver not before ``bound_ps``."""
         count = int(self.sent[channel])
         self.ring[channel, count % RING] = bound_ps
         self.sent[channel] = count + 1
@@ -97,12 +94,17 @@ class FloorPage:
         others = int(floors.min())
         if under_way.any():
             channels = self._indices[under_way]
-            bounds = self.ring[channels, taken[channels] % RING]
-            if bool((self.sent[channels] - taken[channels] >= RING).any()):
+            first = taken[channels]
+            counts = self.sent[channels] - first
+            most = int(counts.max())
+            if most >= RING:
                 return NOTHING_PS
+            steps = np.arange(most)
+            bounds = self.ring[channels[:, None], (first[:, None] + steps) % RING]
+            earliest = np.where(steps < counts[:, None], bounds, FOREVER_PS).min(axis=1)
             to_me = self.targets[channels] == process
-            mine = min(mine, int(bounds[to_me].min(initial=FOREVER_PS)))
-            others = min(others, int(bounds[~to_me].min(initial=FOREVER_PS)))
+            mine = min(mine, int(earliest[to_me].min(initial=FOREVER_PS)))
+            others = min(others, int(earliest[~to_me].min(initial=FOREVER_PS)))
         return min(mine, others + inward_latency_ps)
 
     def quiescent(self) -> bool:

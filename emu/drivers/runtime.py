@@ -122,9 +122,7 @@ class Runtime:
         """Ranks are about to run: their cursors bound how far any engine may go."""
         self.failed = None
         self.suspicion = None
-        self.residents = {
-            rank.world_rank: _Resident(rank=rank, running=True, floor_ps=rank.cursor_ps) for rank in ranks
-        }
+        self.residents = {rank.world_rank: _Resident(rank=rank, running=True, floor_ps=rank.cursor_ps) for rank in ranks}
         self.n_running = len(ranks)
         self._streams.clear()
         self._history = {rank.world_rank: {} for rank in ranks}
@@ -312,9 +310,7 @@ class Runtime:
                     status="returned" if resident.returned else "computing" if resident.running else "waiting",
                     open_calls=tuple(history[key] for key in opened),
                     history=tuple(history.values()),
-                    issued={
-                        communicator: count for (rank, communicator), count in self._count.items() if rank == world_rank
-                    },
+                    issued={communicator: count for (rank, communicator), count in self._count.items() if rank == world_rank},
                     waits_for=tuple(sorted({r for operation in opened.values() for r in _lacking(operation)})),
                 )
             )
@@ -333,5 +329,3 @@ def _picklable(error: BaseException) -> BaseException | None:
     except Exception:
         return None
     return error
-
-

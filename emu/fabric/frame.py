@@ -29,6 +29,7 @@ class Frame:
         "path",
         "payload",
         "payload_bytes",
+        "promise_ps",
         "route_flow",
         "source_rank",
         "tail_ps",
@@ -63,6 +64,7 @@ class Frame:
         self.payload_bytes = payload_bytes
         self.head_ps = head_ps
         self.tail_ps = head_ps
+        self.promise_ps = 0
         self.communicator = communicator
         self.operation = operation
         self.message = message

@@ -161,6 +161,16 @@ class LinkMachine:
         self.queued_ps += start_ps - now_ps
         return start_ps
 
+    def promise_ps(self, frame: Frame) -> int:
+        """After ``receive`` of ``frame``: no later frame on this link has its tail at the far end before this time.
+
+        While the wire has no gap, tails keep the order of heads; a frame that comes slowly, or an impairment, lets
+        others overtake, and then only the head is a promise.
+        """
+        if not self._is_plain:
+            return frame.head_ps
+        return min(frame.tail_ps, self.free_ps + self._latency_ps)
+
     def set_rate_factor(self, factor: Fraction, now_ps: int) -> None:
         """Throttle live: from the next frame on the link has this share of its rate; 1 is all of it.
 

@@ -81,9 +81,7 @@ class Topology:
     """What the numbers are worth against real hardware; printed in every table's header."""
     sources: tuple[tuple[str, str], ...] = ()
     """(what, where it is from) for each number of a preset."""
-    _routes: dict[tuple[int, int, int], tuple[int, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _routes: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def n_ranks(self) -> int:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from emu.errors import ConfigError
+from emu.keyed import mix
 from emu.parameters import did_you_mean
 from emu.topologies.graph import NodeKind, Topology
-from emu.keyed import mix
 from emu.topologies.routers import SeededRouter
 
 

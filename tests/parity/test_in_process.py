@@ -150,6 +150,17 @@ def test_overlapping_calls_keep_their_times(name: str, dilation: float, tmp_path
     assert found.results == expected.results
 
 
+@pytest.mark.parametrize("n_actors", [2, 5])
+def test_narrow_windows_keep_their_times(n_actors: int, tmp_path: Path) -> None:
+    """Where senders wait for credit, which comes back over the sockets too, the times are still the simulator's."""
+    topology = load_fabric("star", {"ranks": "4", "window": "4096"})
+    expected = simulated(topology, collective, "ring")
+    owner = packed(topology, n_actors)
+    found = emulated_in_process(topology, collective, "ring", owner=owner, dilation=LATE, page=tmp_path / "page")
+    assert expected.results != simulated(load_fabric("star", {"ranks": "4"}), collective, "ring").results
+    assert found.results == expected.results
+
+
 def test_a_pushing_back_transport_is_counted_and_changes_nothing(tmp_path: Path) -> None:
     """Sockets that refuse every fifth send leave the model's times alone, and the refusals are counted."""
     topology = fabric("star")

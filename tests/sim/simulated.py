@@ -17,7 +17,9 @@ MS = 10**9
 """Picoseconds in a millisecond."""
 
 
-def session(fabric: str | Topology = "star", *, payload: bool = True, seed: int = 0, impair: tuple[str, ...] = (), **settings: Any) -> Session:
+def session(
+    fabric: str | Topology = "star", *, payload: bool = True, seed: int = 0, impair: tuple[str, ...] = (), **settings: Any
+) -> Session:
     """A simulating session; settings as ``--set`` takes them."""
     texts = {key: str(value) for key, value in settings.items()}
     return Session(fabric, settings=texts, driver="simulate", payload=payload, seed=seed, impairments=impair)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -151,7 +152,8 @@ def opposite(rank: Rank, blocking: bool) -> list[list[float]]:
 def test_two_communicators_in_opposite_order() -> None:
     """Blocking is a cycle over the communicators, named with both of them, not a mismatch; async completes."""
     with star(2) as opened:
-        named(failure(Deadlock, opened, opposite, True), "rank 0 waits in all_reduce of 3", "world/1:0", "rank 1 waits in", "world/2:0")
+        text = failure(Deadlock, opened, opposite, True)
+        named(text, "rank 0 waits in all_reduce of 3", "world/1:0", "rank 1 waits in", "world/2:0")
         assert opened.run(opposite, False) == [[[2.0] * 3, [2.0] * 2]] * 2
 
 
@@ -204,10 +206,8 @@ def test_a_session_is_usable_after_every_kind_of_failure() -> None:
 
 
 def swallows(rank: Rank) -> str:
-    try:
+    with suppress(CollectiveMismatch):
         rank.comm.all_reduce(np.ones(4 + rank.index, dtype=F32))
-    except CollectiveMismatch:
-        pass
     rank.comm.barrier()
     return "went on"
 
@@ -240,7 +240,8 @@ def overlap(rank: Rank, collective: str, shift: int) -> None:
     n, me, count = rank.world_size, rank.index, 8
     whole = np.zeros(4 * n * count, dtype=F32)
     at = n * count
-    base = {"all_gather": me * count, "gather": me * count, "reduce_scatter": -me * count, "scatter": -me * count}.get(collective, 0)
+    block = {"all_gather": me, "gather": me, "reduce_scatter": -me, "scatter": -me}.get(collective, 0)
+    base = block * count
     send_size = count * n if collective in ("reduce_scatter", "scatter", "alltoall") else count
     recv_size = count * n if collective in ("all_gather", "gather", "alltoall") else count
     send, recv = whole[at + base + shift : at + base + shift + send_size], whole[at : at + recv_size]

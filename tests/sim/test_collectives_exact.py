@@ -176,7 +176,9 @@ def average(rank: Rank, rows: list[list[Any]], dtype: str, algorithm: str, repea
         ([[3.0e38]] * 4, "float32", [3.0e38]),
     ],
 )
-def test_average_truncates_integers_and_does_not_overflow(algorithm: str, rows: list[list[Any]], dtype: str, want: list[Any]) -> None:
+def test_average_truncates_integers_and_does_not_overflow(
+    algorithm: str, rows: list[list[Any]], dtype: str, want: list[Any]
+) -> None:
     """avg divides by the ranks, never by elements: integers truncate towards zero, floats are scaled before the sum."""
     for repeat in (1, 5):
         for result in on_star(len(rows), average, rows, dtype, algorithm, repeat):
@@ -271,23 +273,26 @@ def test_alltoallv_of_nothing_returns_at_once() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 6).flatmap(lambda n: st.lists(st.lists(st.integers(0, 300), min_size=n, max_size=n), min_size=n, max_size=n)))
-def test_random_alltoallv_tables(table: list[list[int]]) -> None:
+@given(st.data(), st.integers(1, 6))
+def test_random_alltoallv_tables(data: st.DataObject, n: int) -> None:
     """Any table of counts, however uneven, is delivered in rank order."""
+    row = st.lists(st.integers(0, 300), min_size=n, max_size=n)
+    table = data.draw(st.lists(row, min_size=n, max_size=n))
     for me, (_, values) in enumerate(on_star(len(table), exchange_counts, table)):
         assert values == [100 * s + me for s in range(len(table)) for _ in range(table[s][me])]
 
 
-def gather_ids(rank: Rank) -> list[int]:
+def gather_ids(rank: Rank, algorithm: str) -> list[int]:
     ids = np.zeros(rank.world_size, dtype=np.int32)
-    rank.comm.all_gather(np.array([rank.index], dtype=np.int32), ids, algorithm="ring")
+    rank.comm.all_gather(np.array([rank.index], dtype=np.int32), ids, algorithm=algorithm)
     return ids.tolist()  # type: ignore[no-any-return]
 
 
 @pytest.mark.slow
-def test_300_ranks_gather_their_ids() -> None:
+@pytest.mark.parametrize("algorithm", ["bruck", "ring"])
+def test_300_ranks_gather_their_ids(algorithm: str) -> None:
     """More than 256 ranks: everybody has everybody's number once."""
-    assert on_star(300, gather_ids) == [list(range(300))] * 300
+    assert on_star(300, gather_ids, algorithm) == [list(range(300))] * 300
 
 
 def odd_chunks(rank: Rank, n_bytes: int) -> None:

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emu.collectives.catalogue import algorithm_names, cost_for, find_algorithm, schedule_for
 from emu.collectives.call import ROOTED
+from emu.collectives.catalogue import algorithm_names, cost_for, find_algorithm, schedule_for
 from emu.collectives.verify import verify
 from emu.fabric.frame import Frame
 from emu.fabric.link import LinkMachine
@@ -94,7 +94,7 @@ def test_a_topology_is_the_same_in_another_process(generic: Generic) -> None:
 
 @every_preset
 def test_a_preset_loads_and_routes(name: str) -> None:
-    """It passes the checks of a topology, says what it is and what its calibration is worth, and its first and last rank reach all."""
+    """It passes a topology's checks, says what it is and what its calibration is worth, and its first and last rank reach all."""
     topology = load_fabric(name)
     check(topology, where=name)
     assert topology.name == name

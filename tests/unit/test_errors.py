@@ -38,7 +38,7 @@ def test_an_error_survives_pickling(cls: type[EmuError]) -> None:
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_an_error_says_whose_fault_it_is(cls: type[EmuError]) -> None:
     """Each class has a docstring of its own and an exit code that the command line documents."""
-    assert cls.__doc__ and cls.__doc__ != EmuError.__doc__ or cls is EmuError
+    assert (cls.__doc__ and cls.__doc__ != EmuError.__doc__) or cls is EmuError
     assert cls.exit_code in (1, 2, 3, 4, 5)
 
 

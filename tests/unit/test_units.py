@@ -53,8 +53,11 @@ def test_rates(text: str, rate_bps: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "n_bytes"),
-    [("4096", 4096), (4096, 4096), ("0", 0), ("64KiB", 65536), ("16MB", 16_000_000), ("1.5GiB", 3 * 2**29), ("4kB", 4000), ("8B", 8)],
-)
+    [
+        ("4096", 4096), (4096, 4096), ("0", 0), ("64KiB", 65536), ("16MB", 16_000_000), ("1.5GiB", 3 * 2**29), ("4kB", 4000),
+        ("8B", 8),
+    ],
+)  # fmt: skip
 def test_sizes(text: str | int, n_bytes: int) -> None:
     """Sizes are bytes, bare or with a unit."""
     assert parse_bytes(text) == n_bytes
@@ -62,8 +65,11 @@ def test_sizes(text: str | int, n_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "n_bytes"),
-    [("8", 8), ("64M", 64 * 2**20), ("64m", 64 * 2**20), ("1G", 2**30), ("4KB", 4096), ("64MiB", 64 * 2**20), ("1.5K", 1536), ("0", 0)],
-)
+    [
+        ("8", 8), ("64M", 64 * 2**20), ("64m", 64 * 2**20), ("1G", 2**30), ("4KB", 4096), ("64MiB", 64 * 2**20),
+        ("1.5K", 1536), ("0", 0),
+    ],
+)  # fmt: skip
 def test_nccl_sizes_are_binary(text: str, n_bytes: int) -> None:
     """The letters of nccl-tests' -b and -e are powers of 1024, in any case."""
     assert parse_nccl_size_bytes(text) == n_bytes

@@ -22,6 +22,7 @@ HEADER = Header(
     route_flow=7,
     head_ps=8,
     tail_ps=9,
+    promise_ps=19,
     communicator=10,
     operation=-11,
     message=12,
@@ -36,6 +37,7 @@ GOLDEN = bytes.fromhex(
     "4d45" "01" "02" "8877665544332211" "99000000"  # magic, version, FRAME, session, epoch
     "01000000" "02000000" "03000000" "04000000" "0500"  # link, channel, source, target, hop
     "0600000000000000" "07000000" "0800000000000000" "0900000000000000"  # flow, route flow, head, tail
+    "1300000000000000"  # promise
     "0a00000000000000" "f5ffffffffffffff" "0c000000" "0d000000"  # communicator, operation, message, chunk
     "0e00000000000000" "0f00000000000000" "1000000000000000"  # payload, message, digest
     "1100000000000000" "eeffffffffffffff"  # credit, anchor
@@ -46,7 +48,8 @@ u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integer
 i64 = st.integers(-(2**63), 2**63 - 1)
 headers = st.builds(
     Header,
-    link=u32, channel=u32, source_rank=u32, target_rank=u32, hop=u16, flow=u64, route_flow=u32, head_ps=i64, tail_ps=i64,
+    link=u32, channel=u32, source_rank=u32, target_rank=u32, hop=u16, flow=u64, route_flow=u32,
+    head_ps=i64, tail_ps=i64, promise_ps=i64,
     communicator=u64, operation=i64, message=u32, chunk=u32, payload_bytes=u64, message_bytes=u64, digest=u64,
     credit_bytes=u64, anchor_ns=i64,
 )  # fmt: skip
@@ -55,7 +58,7 @@ headers = st.builds(
 def test_a_frame_header_has_these_bytes() -> None:
     """The bytes of version 1 are fixed: whoever changes them must change the version."""
     assert pack(SESSION, EPOCH, HEADER) == GOLDEN
-    assert len(GOLDEN) == HEADER_BYTES == 126
+    assert len(GOLDEN) == HEADER_BYTES == 134
 
 
 def test_a_greeting_has_these_bytes() -> None:
@@ -100,7 +103,7 @@ def test_what_is_not_of_this_session_is_refused(data: bytes, message: str) -> No
 
 def test_a_truncated_frame_or_greeting_is_refused() -> None:
     """A header or a greeting that lacks its last byte is a WireError and never a wrong number."""
-    with pytest.raises(WireError, match="a frame of 125 bytes is too short for a header of 126"):
+    with pytest.raises(WireError, match="a frame of 133 bytes is too short for a header of 134"):
         unpack(GOLDEN[:-1])
     with pytest.raises(WireError, match="a greeting of 19 bytes is too short for one of 20"):
         unpack_hello(GOLDEN_HELLO[:-1])
