@@ -101,6 +101,8 @@ class FloorPage:
                 return NOTHING_PS
             steps = np.arange(most)
             bounds = self.ring[channels[:, None], (first[:, None] + steps) % RING]
+            if bool((self.sent[channels] - first >= RING).any()):
+                return NOTHING_PS
             earliest = np.where(steps < counts[:, None], bounds, FOREVER_PS).min(axis=1)
             to_me = self.targets[channels] == process
             mine = min(mine, int(earliest[to_me].min(initial=FOREVER_PS)))

@@ -69,6 +69,8 @@ class Runtime:
         self.user_time = user_time
         self.dilation = dilation
         self.inbox: deque[Callable[[], None]] = deque()
+        self._waiters: set[Work] = set()
+        """What user threads block on, so that a failure frees them even when nobody takes the inbox any more."""
         self._wake = wake
         self._choose = choose_algorithm
         self.residents: dict[int, _Resident] = {}
@@ -94,8 +96,11 @@ class Runtime:
     def wait(self, rank: Rank, work: Work) -> None:
         cursor_ps = rank.cursor_ps
         self.inbox.append(lambda: self._block(rank, work, cursor_ps))
+        self._waiters.add(work)
         self._wake()
-        work.event.wait()
+        if self.failed is None:
+            work.event.wait()
+        self._waiters.discard(work)
         rank.resumed_ns = wall_ns()
         self._raise_if_failed()
         if work.operations:
@@ -124,6 +129,8 @@ class Runtime:
         self.suspicion = None
         self.residents = {rank.world_rank: _Resident(rank=rank, running=True, floor_ps=rank.cursor_ps) for rank in ranks}
         self.n_running = len(ranks)
+        for rank in ranks:
+            self.engine.endpoints[rank.world_rank].forget()
         self._streams.clear()
         self._history = {rank.world_rank: {} for rank in ranks}
         self._open = {rank.world_rank: {} for rank in ranks}
@@ -166,6 +173,8 @@ class Runtime:
         """End the run on these ranks: whoever waits, or calls next, gets ``error``."""
         if self.failed is None:
             self.failed = error
+        for work in list(self._waiters):
+            work.event.set()
         for resident in self.residents.values():
             if resident.waiting is not None:
                 resident.waiting.event.set()

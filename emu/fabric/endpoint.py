@@ -133,8 +133,10 @@ class Endpoint:
             operation.left_ps = left_ps
 
     def credit(self, key: ConnectionKey, n_bytes: int, now_ps: int) -> None:
-        """The peer consumed ``n_bytes`` of what this rank sent."""
-        connection = self.outgoing[key]
+        """The peer consumed ``n_bytes`` of what this rank sent, perhaps in a run that is over."""
+        connection = self.outgoing.get(key)
+        if connection is None:
+            return
         connection.outstanding_bytes -= n_bytes
         while connection.blocked:
             frame, operation = connection.blocked[0]
@@ -188,6 +190,12 @@ class Endpoint:
         if due * 4 >= connection.window_bytes:
             connection.credited_bytes = connection.consumed_bytes
             self.network.send_credit(frame, due, now_ps)
+
+    def forget(self) -> None:
+        """A run begins: its communicators are new, and the connections of those before are used no more."""
+        self.outgoing.clear()
+        self.incoming.clear()
+        self.last.clear()
 
     # -- operations ----------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from simulated import failure, on_star, refusal, star
 
 from emu import Rank, Session
+from emu.drivers.runtime import Runtime
 from emu.errors import CollectiveMismatch, ConfigError, Deadlock, RankFailed, RankLeft, Stalled
 
 F32 = np.float32
@@ -216,6 +218,32 @@ def test_a_run_that_has_failed_stays_failed() -> None:
     """A function that swallows the error gets it again at its next call, and so does the caller."""
     with star(2) as opened:
         failure(CollectiveMismatch, opened, swallows)
+
+
+def meets_later(rank: Rank, gate: threading.Event) -> None:
+    if rank.index == 0:
+        gate.wait()
+    rank.comm.barrier()
+
+
+def test_an_interrupt_frees_the_threads_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C no rank's thread stays behind, neither one that waited nor one that calls later; the session goes on."""
+    gate = threading.Event()
+
+    def interrupted(runtime: Runtime) -> None:
+        raise KeyboardInterrupt
+
+    with star(4) as opened:
+        with monkeypatch.context() as patched:
+            patched.setattr(Runtime, "take_inbox", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                opened.run(meets_later, gate)
+        gate.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("emu-rank"):
+                thread.join(timeout=5)
+                assert not thread.is_alive()
+        assert opened.run(works_after) == [4000.0] * 4
 
 
 class Unpicklable(Exception):

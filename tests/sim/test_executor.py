@@ -342,6 +342,17 @@ def test_begin_is_a_fresh_model() -> None:
         assert opened.counters().frames == frames // 2
 
 
+def test_runs_leave_nothing_behind() -> None:
+    """The endpoints of a session hold as much after the twentieth run as after the first."""
+    held = []
+    with star(3) as opened:
+        for _ in range(20):
+            opened.run(async_calls)
+            endpoints = opened._backend._simulation.engine.endpoints.values()  # type: ignore[attr-defined]
+            held.append([len(e.outgoing) + len(e.incoming) + len(e.last) + len(e.unexpected) for e in endpoints])
+    assert held[0] == held[-1]
+
+
 def test_a_closed_session_says_so() -> None:
     """A run after close is an error; closing twice is not."""
     opened: Session = star(2)
