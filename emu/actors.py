@@ -41,6 +41,8 @@ from emu.topologies.graph import Topology
 from emu.topologies.routing import with_seed
 from emu.transport import Keys, Transport
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long one thread of an actor may keep the interpreter while another waits for it (Python's default is 5 ms)."""
 START_TIMEOUT_S = 120.0
 CALL_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
@@ -77,6 +79,7 @@ class _HostActor:
         scheme: str,
     ) -> None:
         keep_memory()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         address = "127.0.0.1" if scheme != "tcp-remote" else ray.util.get_node_ip_address()
         self._transport = Transport(
             scheme=scheme.removesuffix("-remote"), address=address, name=f"{session:x}-{process}", keys=keys
@@ -521,6 +524,10 @@ class RayBackend:
 
     def counters(self) -> list[EngineCounters]:
         return list(self._all(lambda _, actor: actor.counters.remote()).values())
+
+    def hops(self) -> list[tuple[int, int]]:
+        """Nothing: an emulated run is measured, not predicted."""
+        return []
 
     def process_ids(self) -> dict[str, int]:
         """Process id of each node's actor, for tests and for the curious."""

@@ -15,7 +15,7 @@ dilation (``"measured"``).
 
 from __future__ import annotations
 
-from emu.clock import sleep_s, wall_ns
+from emu.clock import wall_ns
 from emu.communicator import Communicator
 from emu.errors import ConfigError
 from emu.units import PS_PER_MICROSECOND, parse_time_ps
@@ -23,7 +23,6 @@ from emu.work import Runtime, Work
 
 __all__ = ["Communicator", "Rank", "Runtime", "Work"]
 
-SETTLE_S = 0.03
 
 
 class Rank:
@@ -51,7 +50,7 @@ class Rank:
         self.name = name
         self.seed = seed
         self.cursor_ps = start_ps
-        self.resumed_ns = wall_ns()
+        self.resumed_ns = self.accounted_ns = wall_ns()
         self.in_flight: dict[int, Work] = {}
         """Calls that nobody has waited for yet, by identity; the end of the function waits for them."""
         self.comm = Communicator(rank=self, members=members, identity=communicator, name="world")
@@ -86,11 +85,6 @@ class Rank:
             raise ConfigError(f"compute() of {time_ps} ps: a duration must be 0 or more")
         self._charge()
         self.cursor_ps += time_ps
-
-    def settle(self) -> None:
-        """Let the host catch up before a stopwatch is started: a moment of wall time, none of model time."""
-        if self.runtime.scale():
-            sleep_s(SETTLE_S)
 
     def _charge(self) -> None:
         """With user_time="measured", Python since the last call costs wall time over dilation."""

@@ -80,6 +80,7 @@ class Backend(Protocol):
     def counters(self) -> list[EngineCounters]: ...
     def lost_nodes(self) -> frozenset[int]: ...
     def process_ids(self) -> dict[str, int]: ...
+    def hops(self) -> list[tuple[int, int]]: ...
     def close(self) -> None: ...
 
 
@@ -100,6 +101,8 @@ class _Simulated:
             payload=session.payload,
             choose_algorithm=session.chooser.choose,
         )
+        if session.record_hops:
+            self._simulation.engine.hops = []
         self._start_ps = 0
 
     def run(
@@ -125,6 +128,9 @@ class _Simulated:
         self._start_ps = max(rank.cursor_ps for rank in ranks)
         return results
 
+    def hops(self) -> list[tuple[int, int]]:
+        return [] if self._simulation is None else list(self._simulation.engine.hops or [])
+
     def counters(self) -> list[EngineCounters]:
         return [] if self._simulation is None else [EngineCounters.of(self._simulation.engine)]
 
@@ -148,6 +154,7 @@ class Session:
     ``user_time``: whether Python between calls costs nothing ("declared") or wall time over dilation ("measured").
     ``payload``: False simulates without data.
     ``accelerators_per_actor``: None packs automatically.  ``address``: a Ray cluster's; None starts Ray here.
+    ``record_hops``: simulate remembers (model time, payload bytes) of every frame and hop, see :meth:`hops`.
     ``transport``: "auto" (ipc on one host, else tcp), "ipc" or "tcp".
 
     Raises ConfigError before anything starts.
@@ -168,6 +175,7 @@ class Session:
         payload: bool = True,
         user_time: str = "declared",
         transport: str = "auto",
+        record_hops: bool = False,
     ) -> None:
         specs = tuple(impairments)
         if isinstance(fabric, str):
@@ -192,6 +200,7 @@ class Session:
         self.payload = payload
         self.user_time = user_time
         self.timeout_s = timeout_s
+        self.record_hops = record_hops
         self.chooser = Chooser(self.topology)
         self.session_id = secrets.randbits(63)
         self._impairments = resolve([parse_impairment(spec) for spec in specs], self.topology)
@@ -301,6 +310,10 @@ class Session:
             socket_payload_bytes=sum(part.socket_payload_bytes for part in parts),
             links=links,
         )
+
+    def hops(self) -> list[tuple[int, int]]:
+        """(model time in ps, payload bytes) of every frame and hop since ``begin``, with ``record_hops`` under simulate."""
+        return self._backend.hops()
 
     def process_ids(self) -> dict[str, int]:
         """Process id of each node's actor (of this process, under simulate)."""

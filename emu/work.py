@@ -56,6 +56,9 @@ class Work:
         self.writebacks = list(writebacks)
         self.event = threading.Event()
         self.pending = len(operations)
+        self.completed_ns = 0
+        """Wall time (monotonic) at which the driver saw the completion; 0 before.  For stopwatches that must not
+        wait for a user's thread to wake."""
         self.waited = False
         self.submitted = True
 

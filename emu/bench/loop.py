@@ -2,7 +2,9 @@
 
 As nccl-tests does, the iterations are issued back to back and only the last is
 waited for, so the time of one is pipelined time and not isolated latency.  A barrier
-stands before the loop, and a moment in which the host catches up with it; filling and checking are outside the stopwatch.
+stands before the loop.  The calls are queued behind it; the stopwatch is read where the driver sees a call complete,
+so that neither issuing the calls nor waking the user's thread is in the time.  Another barrier keeps those that end
+first from checking while others are still at work; filling and checking are outside the stopwatch.
 
 Out of place, the data of the last timed iteration is checked, and that the send
 buffer is as it was.  In place, repeated sums would grow without end, so the timed
@@ -142,6 +144,7 @@ class _Ended:
 
     def __init__(self, rank: Rank, chunk_bytes: int | None) -> None:
         self.completed_ps = rank.now_ps
+        self.completed_ns = rank.wall_ns()
         self.chunk_bytes = chunk_bytes
 
     def wait(self) -> int:
@@ -193,20 +196,20 @@ def run_loop(rank: Rank, plan: LoopPlan) -> LoopResult:
         _issue(rank, plan, buffers).wait()
     if plan.checks and not plan.truly_in_place:
         buffers.clear_received()
-    rank.comm.barrier()
-    rank.settle()
-    begin_ps, begin_ns = rank.now_ps, rank.wall_ns()
+    barrier = rank.comm.barrier(async_op=True)
+    if plan.collective == "sendrecv":  # sends do not queue behind a barrier
+        barrier.wait()
     works = [_issue(rank, plan, buffers) for _ in range(plan.iterations)]
     works[-1].wait()
-    end_ns = rank.wall_ns()
-    ends_ps = [begin_ps, *(work.completed_ps for work in works)]
+    rank.comm.barrier()
+    ends_ps = [work.completed_ps for work in (barrier, *works)]
     if plan.checks_apart:
         buffers.clear_received()
         buffers.fill()
         _issue(rank, plan, buffers).wait()
     return LoopResult(
-        wall_ns=end_ns - begin_ns,
-        model_ps=ends_ps[-1] - begin_ps,
+        wall_ns=works[-1].completed_ns - barrier.completed_ns,
+        model_ps=ends_ps[-1] - ends_ps[0],
         iteration_ps=tuple(later - earlier for earlier, later in pairwise(ends_ps)),
         n_wrong=buffers.count_wrong() if plan.checks and rank.payload else None,
         algorithm=works[-1].algorithm or plan.algorithm,

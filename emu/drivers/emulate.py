@@ -208,7 +208,7 @@ class EmulatedHost:
             choose_algorithm=self._choose,
             dilation=self.clock.dilation,
         )
-        self.runtime.on_late_submission = self._late_submission
+        self.runtime.on_hand_over = self._hand_over
 
     # -- control (any thread) ----------------------------------------------------------------------
 
@@ -454,15 +454,18 @@ class EmulatedHost:
             for channel, count in counts.items():
                 self.page.taken[channel] += count
 
-    def _late_submission(self, rank: Rank, cursor_ps: int) -> None:
-        """Re-anchor when the user's Python took wall time, by no more than it took: the rest is the host's lateness."""
+    def _hand_over(self, rank: Rank, cursor_ps: int, handed_ns: int) -> None:
+        """Re-anchor when the user's Python took wall time until ``handed_ns``, by no more than it took.
+
+        Until then nobody could pass the rank's cursor.  What is late beyond that is the host's doing, and stays late.
+        """
         clock = self.clock
         if not clock.dilation:
             return
-        now_ns = self.now_ns()
-        late_ns = now_ns - clock.due_ns(cursor_ps)
+        late_ns = handed_ns - self.clock_offset_ns - clock.due_ns(cursor_ps)
         if late_ns > 0:
-            clock.anchor_ns += min(late_ns, max(0, now_ns + self.clock_offset_ns - rank.resumed_ns))
+            clock.anchor_ns += min(late_ns, max(0, handed_ns - rank.accounted_ns))
+        rank.accounted_ns = handed_ns
 
 
 def _event_ps(frame: Frame, now_ps: int) -> int:

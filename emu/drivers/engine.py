@@ -65,6 +65,8 @@ class Engine:
         self.now_ps = 0
         self.events = 0
         self.interrupted = False
+        self.hops: list[tuple[int, int]] | None = None
+        """Where a list: (model time, payload) of each frame and hop, for those who predict the host's work."""
         self._sequence = 0
         self._spread = topology.router.spread
         self._windows: dict[tuple[int, int], int] = {}
@@ -107,6 +109,8 @@ class Engine:
 
     def forward(self, frame: Frame, link: int, start_ps: int) -> None:
         """A link has decided when ``frame`` is due at its far end: here, in the same engine."""
+        if self.hops is not None:
+            self.hops.append((self.now_ps, frame.payload_bytes))
         self._sequence += 1
         due_ps = frame.tail_ps if frame.hop == len(frame.path) else frame.head_ps
         heappush(self.calendar, (due_ps, link, self._sequence, frame))

@@ -82,7 +82,7 @@ class Runtime:
         self._history: dict[int, dict[tuple[int, ...], CallState]] = {}
         self._open: dict[int, dict[tuple[int, ...], Operation]] = {}
         self._count: dict[tuple[int, int], int] = {}
-        self.on_late_submission: Callable[[Rank, int], None] = lambda rank, cursor_ps: None
+        self.on_hand_over: Callable[[Rank, int, int], None] = lambda rank, cursor_ps, handed_ns: None
         engine.on_finished = self._finished
         engine.on_mismatch = self._mismatched
 
@@ -90,18 +90,20 @@ class Runtime:
 
     def submit(self, rank: Rank, operations: list[Operation], cursor_ps: int, ordered: int | None) -> None:
         self._raise_if_failed()
-        self.inbox.append(lambda: self._take(rank, operations, cursor_ps, ordered))
+        handed_ns = wall_ns()
+        self.inbox.append(lambda: self._take(rank, operations, cursor_ps, ordered, handed_ns))
         self._wake()
 
     def wait(self, rank: Rank, work: Work) -> None:
         cursor_ps = rank.cursor_ps
-        self.inbox.append(lambda: self._block(rank, work, cursor_ps))
+        handed_ns = wall_ns()
+        self.inbox.append(lambda: self._block(rank, work, cursor_ps, handed_ns))
         self._waiters.add(work)
         self._wake()
         if self.failed is None:
             work.event.wait()
         self._waiters.discard(work)
-        rank.resumed_ns = wall_ns()
+        rank.resumed_ns = rank.accounted_ns = wall_ns()
         self._raise_if_failed()
         if work.operations:
             rank.cursor_ps = max(rank.cursor_ps, work.completed_ps)
@@ -142,7 +144,7 @@ class Runtime:
             resident.thread = threading.Thread(
                 target=self._body, args=(resident, function, args), name=f"emu-rank-{resident.rank.world_rank}", daemon=True
             )
-            resident.rank.resumed_ns = wall_ns()
+            resident.rank.resumed_ns = resident.rank.accounted_ns = wall_ns()
             resident.thread.start()
 
     def _body(self, resident: _Resident, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -209,13 +211,15 @@ class Runtime:
             self.n_running -= 1
         resident.floor_ps = FOREVER_PS
 
-    def _take(self, rank: Rank, operations: list[Operation], cursor_ps: int, ordered: int | None) -> None:
+    def _take(
+        self, rank: Rank, operations: list[Operation], cursor_ps: int, ordered: int | None, handed_ns: int
+    ) -> None:
         if self.failed is not None:
             return
         resident = self.residents[rank.world_rank]
         resident.floor_ps = cursor_ps
         if ordered is None or not self._streams.get((rank.world_rank, ordered)):
-            self.on_late_submission(rank, cursor_ps)
+            self.on_hand_over(rank, cursor_ps, handed_ns)
         endpoint = self.engine.endpoints[rank.world_rank]
         for operation in operations:
             operation.port = endpoint
@@ -232,11 +236,12 @@ class Runtime:
         endpoint = self.engine.endpoints[world_rank]
         self.engine.call_at(time_ps, world_rank, lambda now_ps: endpoint.start(operation, now_ps))
 
-    def _block(self, rank: Rank, work: Work, cursor_ps: int) -> None:
+    def _block(self, rank: Rank, work: Work, cursor_ps: int, handed_ns: int) -> None:
         resident = self.residents[rank.world_rank]
         if self.failed is not None:
             work.event.set()
             return
+        self.on_hand_over(rank, cursor_ps, handed_ns)
         resident.waiting = work
         self._set_waiting(resident)
         if work.pending == 0:
@@ -252,6 +257,8 @@ class Runtime:
                 self._start_at(world_rank, following, max(now_ps, cursor_ps))
         work: Work = operation.on_complete
         work.pending -= 1
+        if work.pending == 0:
+            work.completed_ns = wall_ns()
         resident = self.residents[world_rank]
         if work.pending == 0 and resident.waiting is work:
             self._release(resident, work, max(now_ps, resident.rank.cursor_ps))

@@ -44,6 +44,11 @@ class FakeSession:
     begun: list[tuple[float, int]] = field(default_factory=list)
     n_closed: int = 0
 
+    record_hops: bool = False
+
+    def hops(self) -> list[tuple[int, int]]:
+        return []
+
     def begin(self, dilation: float, seed: int) -> None:
         self.begun.append((dilation, seed))
 

@@ -157,10 +157,23 @@ def test_automatic_dilation_has_room_and_no_more(model_ps: float, frames: float,
     """The wall has room for the work and for the jitter, and is at most 10 % (two digits) above the larger need."""
     got = dilation.choose(CALIBRATION, Prediction(model_ps=model_ps, frames=frames, wire_bytes=wire_bytes), iterations)
     work_s = frames * 50e-6 + wire_bytes / 1e9
-    floor_s = 0.2
+    floor_s = min(0.5, max(0.15, CALIBRATION.oversleep_p99_ns / 1e9 / dilation.LATE_SHARE))
     wall_s = got * model_ps / 1e12
     need_s = max(dilation.HEADROOM * work_s, floor_s / iterations)
     assert need_s * 0.999 <= wall_s <= need_s * 1.101
+
+
+def test_a_burst_at_the_end_needs_a_longer_loop() -> None:
+    """Frames that all fall due at the end make it late by the time to work them off; the loop is stretched, but not for ever."""
+    spread = tuple((i * 10**6, 0) for i in range(100))
+    burst = tuple((10**8, 0) for _ in range(100))
+    even = Prediction(model_ps=1e8, frames=100, wire_bytes=0, hops=spread)
+    at_once = Prediction(model_ps=1e8, frames=100, wire_bytes=0, hops=burst)
+    cost_s = CALIBRATION.frame_cost_ns / 1e9
+    assert at_once.end_lateness_s(1e5, cost_s, 0.0) == pytest.approx(100 * cost_s)
+    assert even.end_lateness_s(1e5, cost_s, 0.0) == pytest.approx(cost_s)
+    evenly, stretched = (dilation.choose(CALIBRATION, case, 200) for case in (even, at_once))
+    assert evenly < stretched <= 1.1 * dilation.MOST_SLOWDOWN * 100 * cost_s * 1e12 / 1e8
 
 
 def test_nothing_to_move_needs_no_room() -> None:
