@@ -19,7 +19,7 @@ import select
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappush
+from heapq import heappop, heappush
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,6 +70,8 @@ class _PacedEngine(Engine):
         self._host = host
         self.served_ps: dict[int, int] = {}
         self.promises_ps: dict[int, int] = {}
+        self.outgoing: list[tuple[int, int, Frame, int]] = []
+        """(start, sequence, frame, link) of frames whose first byte has not left yet, a heap."""
         self.crowded: set[tuple[int, int]] = set()
         """Connections with more than half a window out: there a credit that comes late may matter."""
         self._outstanding: dict[tuple[int, int], int] = {}
@@ -90,11 +92,22 @@ class _PacedEngine(Engine):
     def forward(self, frame: Frame, link: int, start_ps: int) -> None:
         self.served_ps[link] = max(self.served_ps.get(link, 0), self.now_ps)
         frame.promise_ps = self.links[link].promise_ps(frame)
-        if start_ps <= self.now_ps:
-            self._host.emit(frame, link, self.now_ps)
-        else:
-            self._sequence += 1
-            heappush(self.calendar, (start_ps, link, self._sequence, partial(self._host.emit, frame, link)))
+        self._sequence += 1
+        heappush(self.outgoing, (start_ps, self._sequence, frame, link))
+
+    def emit_until(self, limit_ps: int) -> None:
+        """Send what is decided and whose first byte has left by ``limit_ps``: that needs nobody's promise any more."""
+        outgoing = self.outgoing
+        while outgoing and outgoing[0][0] <= limit_ps:
+            start_ps, _, frame, link = heappop(outgoing)
+            self._host.emit(frame, link, start_ps)
+
+    def next_wakeup(self) -> int | None:
+        """The earlier of the next event and the next frame to be sent."""
+        calendar, outgoing = self.calendar, self.outgoing
+        if not outgoing:
+            return calendar[0][0] if calendar else None
+        return min(outgoing[0][0], calendar[0][0]) if calendar else outgoing[0][0]
 
     def forward_credit(self, frame: Frame, now_ps: int) -> None:
         """Credits take the way back over the sockets too, without waiting in any queue."""
@@ -288,14 +301,16 @@ class EmulatedHost:
         engine, clock = self.engine, self.clock
         before = engine.events
         now_ps = clock.model_ps(now_ns)
-        limit_ps = self._limit(now_ps)
+        engine.interrupted = False
         top = engine.next_wakeup()
-        if top is not None and top <= limit_ps:
+        if top is not None and top <= now_ps:
             if clock.dilation and now_ps - top > self.counters.largest_lateness_ps:
                 self.counters.largest_lateness_ps = now_ps - top
-            engine.run(limit_ps)
-        elif self.page is not None:
+            engine.emit_until(now_ps)
             self._run_promised(min(now_ps, self.runtime.floor_ps))
+            if not engine.interrupted:
+                engine.run(self._limit(now_ps))
+            engine.emit_until(now_ps)
         self._publish()
         if engine.interrupted or self.runtime.inbox or self.commands or self.carrier.readable():
             return
@@ -308,21 +323,22 @@ class EmulatedHost:
         limit_ps = min(now_ps, self.runtime.floor_ps)
         if self.page is None:
             return min(now_ps - self._slack_ps, limit_ps)
-        top = self.engine.next_wakeup()
-        if top is None or top > limit_ps:
+        calendar = self.engine.calendar
+        if not calendar or calendar[0][0] > limit_ps:
             return -1
         return min(limit_ps, self.page.safe_until_ps(self.process, self._inward_latency_ps) - 1)
 
     def _run_promised(self, limit_ps: int) -> None:
-        """Handle arrivals at nodes with one input that its link's promise covers, without asking the others."""
+        """Handle what needs nobody else's promise: arrivals at nodes with one input that its link's promise covers, and
+        credits where no window is near its end."""
         engine = self.engine
-        if engine.crowded:
+        if engine.crowded or not self._lone_links or self.page is None or not self.clock.dilation:
             return
         while engine.calendar:
             due_ps, port, _, item = engine.calendar[0]
-            if due_ps > limit_ps or type(item) is not Frame or port not in self._lone_links:
+            if due_ps > limit_ps or type(item) is not Frame:
                 return
-            if due_ps > engine.promises_ps.get(port, 0):
+            if not item.credit_bytes and (port not in self._lone_links or due_ps > engine.promises_ps.get(port, 0)):
                 return
             engine.step()
             if engine.interrupted:
@@ -333,14 +349,20 @@ class EmulatedHost:
         seconds = IDLE_S
         if self._backlog:
             seconds = FIRST_POLL_S
-        elif top is not None and top <= self.runtime.floor_ps:
-            due_ps = top + self._slack_ps if self.page is None else top
-            if due_ps <= now_ps:
-                # It is time, but something that comes first may still be under way.
-                self._poll_s = FIRST_POLL_S if moved else min(LONGEST_POLL_S, self._poll_s * 1.5)
-                seconds = self._poll_s
-            else:
-                seconds = min(IDLE_S, max(0.0, (self.clock.due_ns(due_ps) - self.now_ns()) / 1e9))
+        elif top is not None:
+            calendar, outgoing = self.engine.calendar, self.engine.outgoing
+            due_ps = FOREVER_PS
+            if calendar and calendar[0][0] <= self.runtime.floor_ps:
+                due_ps = calendar[0][0] + (self._slack_ps if self.page is None else 0)
+                if due_ps <= now_ps:
+                    # It is time, but something that comes first may still be under way.
+                    self._poll_s = FIRST_POLL_S if moved else min(LONGEST_POLL_S, self._poll_s * 1.5)
+                    seconds = self._poll_s
+                    due_ps = FOREVER_PS
+            if outgoing:
+                due_ps = min(due_ps, outgoing[0][0])
+            if due_ps < FOREVER_PS:
+                seconds = min(seconds, max(0.0, (self.clock.due_ns(due_ps) - self.now_ns()) / 1e9))
         if seconds <= 0:
             return
         readable, _, _ = select.select([self.carrier.descriptor, self._wake_reader], [], [], seconds)
