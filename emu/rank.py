@@ -15,7 +15,7 @@ dilation (``"measured"``).
 
 from __future__ import annotations
 
-from emu.clock import wall_ns
+from emu.clock import sleep_s, wall_ns
 from emu.communicator import Communicator
 from emu.errors import ConfigError
 from emu.units import PS_PER_MICROSECOND, parse_time_ps
@@ -23,6 +23,7 @@ from emu.work import Runtime, Work
 
 __all__ = ["Communicator", "Rank", "Runtime", "Work"]
 
+LEAST_SETTLE_S = 0.02
 
 
 class Rank:
@@ -85,6 +86,12 @@ class Rank:
             raise ConfigError(f"compute() of {time_ps} ps: a duration must be 0 or more")
         self._charge()
         self.cursor_ps += time_ps
+
+    def settle(self) -> None:
+        """Before a stopwatch is started: let the host catch up with what is late.  Takes wall time, no model time."""
+        late_s = self.runtime.lateness_s(self.cursor_ps)
+        if late_s is not None:
+            sleep_s(max(LEAST_SETTLE_S, late_s))
 
     def _charge(self) -> None:
         """With user_time="measured", Python since the last call costs wall time over dilation."""

@@ -286,6 +286,10 @@ class Session:
                                     (name,),
                                 )
 
+    def choose_algorithm(self, collective: str, n_bytes: int, root: int = 0) -> str:
+        """What ``auto`` stands for on this fabric, for S = ``n_bytes`` over all ranks."""
+        return self.chooser.choose(collective, n_bytes, tuple(range(self.topology.n_ranks)), root)
+
     def counters(self) -> Counters:
         """What happened since ``begin``, over all actors."""
         parts = self._backend.counters()

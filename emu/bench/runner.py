@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from emu.bench.calibrate import Calibration
@@ -19,6 +19,7 @@ from emu.bench.measure import loop_plan, measure_row, row_counts
 from emu.bench.options import BenchOptions
 from emu.bench.rows import Row, Verdict, average_busbw_gb_per_s, over_seeds
 from emu.bench.sweep import sizes_bytes
+from emu.collectives.busbw import Counts
 from emu.errors import ConfigError
 from emu.units import format_bytes
 
@@ -164,14 +165,23 @@ def _seed_rows(
     with closing(pacer), open_session(case, options, simulate=options.simulated, payload=options.payload) as session:
         for size_bytes in sizes_bytes(options):
             size = row_counts(options, size_bytes, n_ranks)
-            dilation = pacer.dilation(loop_plan(options, size, in_place=False), case.seed)
+            row_options = _with_algorithm(session, options, size)
+            dilation = pacer.dilation(loop_plan(row_options, size, in_place=False), case.seed)
             what = f"{case.name}: {options.collective}, {format_bytes(size_bytes)}, seed {case.seed}"
             observer.progress(what if options.simulated else f"{what}, dilation {dilation:g}")
-            row = measure_row(session, options, size, n_ranks=n_ranks, dilation=dilation, seed=case.seed)
+            row = measure_row(session, row_options, size, n_ranks=n_ranks, dilation=dilation, seed=case.seed)
             if row.verdict is Verdict.DEGRADED and options.dilation is None:
                 observer.progress(f"{what}: degraded, once more at dilation {2 * dilation:g}")
-                row = measure_row(session, options, size, n_ranks=n_ranks, dilation=2 * dilation, seed=case.seed)
+                row = measure_row(session, row_options, size, n_ranks=n_ranks, dilation=2 * dilation, seed=case.seed)
             yield row
+
+
+def _with_algorithm(session: Session, options: BenchOptions, size: Counts) -> BenchOptions:
+    """``auto`` resolved once, here, instead of by every actor."""
+    if options.algorithm != "auto" or options.collective in ("alltoallv", "sendrecv", "barrier"):
+        return options
+    root = max(0, options.printed_root)
+    return replace(options, algorithm=session.choose_algorithm(options.collective, size.size_bytes, root))
 
 
 def _ratio(row: Row, first: Row) -> float | None:

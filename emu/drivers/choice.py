@@ -8,6 +8,7 @@ not below the best time so far is skipped.  Sizes are rounded up to a power of t
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +16,17 @@ from typing import Any
 import numpy as np
 
 from emu.collectives.call import PER_RANK
-from emu.collectives.catalogue import algorithms_for, cost_for
+from emu.collectives.catalogue import algorithms_for, cost_for, schedule_for
+from emu.collectives.schedule import StepKind
 from emu.drivers.simulate import Simulation
 from emu.rank import Rank
 from emu.topologies.graph import Topology
 from emu.units import PS_PER_SECOND
+
+MOST_MESSAGES = 100_000
+"""Candidates with more messages than this are left out where a smaller one exists: what a message costs an accelerator
+is not modelled, so that they would look better than they are, and predicting them takes minutes."""
+COUNTED_RANKS = 32
 
 
 class Chooser:
@@ -44,6 +51,9 @@ class Chooser:
         names = algorithms_for(collective)
         if len(names) == 1 or len(members) == 1:
             return names[0]
+        messages = {name: n_messages(collective, name, len(members)) for name in names}
+        fewest = min(messages.values())
+        names = tuple(name for name in names if messages[name] <= max(MOST_MESSAGES, fewest))
         bounds = sorted((self._lower_bound_ps(collective, name, size_bytes, len(members)), name) for name in names)
         best_name, best_ps = bounds[0][1], None
         for bound_ps, name in bounds:
@@ -56,10 +66,29 @@ class Chooser:
 
     def _lower_bound_ps(self, collective: str, name: str, size_bytes: int, n_ranks: int) -> int:
         topology = self._topology
-        latency_ps = min(link.latency_ps for link in topology.links)
+        latency_ps = _least_latency_ps(topology)
         injection_bps = max(sum(topology.links[link].rate_bps for link in out) for out in topology.out_links())
         cost = cost_for(collective, name, n_ranks)
         return int(cost.steps * latency_ps + cost.sent * size_bytes * 8 * PS_PER_SECOND / injection_bps)
+
+
+def n_messages(collective: str, algorithm: str, n_ranks: int) -> int:
+    """Messages of the whole schedule; beyond :data:`COUNTED_RANKS` by how the number grows up to there."""
+    if n_ranks <= COUNTED_RANKS:
+        programs = schedule_for(collective, algorithm, n_ranks).programs
+        return sum(step.kind == StepKind.SEND for program in programs for step in program)
+    half, full = (n_messages(collective, algorithm, n) for n in (COUNTED_RANKS // 2, COUNTED_RANKS))
+    growth = full / half if half else 1.0
+    return int(full * math.pow(growth, math.log2(n_ranks / COUNTED_RANKS)))
+
+
+def _least_latency_ps(topology: Topology) -> int:
+    """No message takes less: the smallest sum of two hops where accelerators hang on switches, else of one."""
+    is_rank = set(topology.ranks)
+    direct = [link.latency_ps for link in topology.links if link.source in is_rank and link.target in is_rank]
+    if direct:
+        return min(direct)
+    return 2 * min(link.latency_ps for link in topology.links)
 
 
 def predict_ps(topology: Topology, collective: str, algorithm: str, size_bytes: int, members: tuple[int, ...], root: int) -> int:

@@ -222,6 +222,7 @@ class EmulatedHost:
             dilation=self.clock.dilation,
         )
         self.runtime.on_hand_over = self._hand_over
+        self.runtime.lateness_of = lambda cursor_ps: (self.now_ns() - self.clock.due_ns(cursor_ps)) / 1e9
 
     # -- control (any thread) ----------------------------------------------------------------------
 
@@ -417,8 +418,8 @@ class EmulatedHost:
             self.epoch,
             Header(
                 link, channel, frame.source_rank, frame.target_rank, frame.hop, frame.flow, frame.route_flow, frame.head_ps,
-                frame.tail_ps, frame.promise_ps, frame.communicator, frame.operation, frame.message, frame.chunk, n_bytes, frame.message_bytes,
-                frame.digest, frame.credit_bytes, self.clock.anchor_ns,
+                frame.tail_ps, frame.promise_ps, frame.communicator, frame.operation, frame.message, frame.chunk, n_bytes,
+                frame.message_bytes, frame.digest, frame.credit_bytes, self.clock.anchor_ns,
             ),
         )  # fmt: skip
         payload = None

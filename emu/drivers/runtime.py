@@ -82,6 +82,7 @@ class Runtime:
         self._history: dict[int, dict[tuple[int, ...], CallState]] = {}
         self._open: dict[int, dict[tuple[int, ...], Operation]] = {}
         self._count: dict[tuple[int, int], int] = {}
+        self.lateness_of: Callable[[int], float] = lambda cursor_ps: 0.0
         self.on_hand_over: Callable[[Rank, int, int], None] = lambda rank, cursor_ps, handed_ns: None
         engine.on_finished = self._finished
         engine.on_mismatch = self._mismatched
@@ -116,6 +117,9 @@ class Runtime:
 
     def scale(self) -> float:
         return self.dilation
+
+    def lateness_s(self, cursor_ps: int) -> float | None:
+        return self.lateness_of(cursor_ps) if self.dilation else None
 
     def _raise_if_failed(self) -> None:
         if self.failed is not None:
@@ -211,9 +215,7 @@ class Runtime:
             self.n_running -= 1
         resident.floor_ps = FOREVER_PS
 
-    def _take(
-        self, rank: Rank, operations: list[Operation], cursor_ps: int, ordered: int | None, handed_ns: int
-    ) -> None:
+    def _take(self, rank: Rank, operations: list[Operation], cursor_ps: int, ordered: int | None, handed_ns: int) -> None:
         if self.failed is not None:
             return
         resident = self.residents[rank.world_rank]

@@ -17,7 +17,9 @@ def leftovers() -> set[str]:
     found = {str(path) for path in Path("/dev/shm").glob("*emu*")} | {str(path) for path in Path("/tmp").glob("emu-*")}
     found |= {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "@emu-" in line}
     me = psutil.Process(os.getpid())
-    found |= {f"process {child.pid} {child.name()}" for child in me.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE}
+    found |= {
+        f"process {child.pid} {child.name()}" for child in me.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE
+    }
     return found
 
 

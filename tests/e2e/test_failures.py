@@ -30,7 +30,7 @@ def small_run(rank: emu.Rank) -> int:
 
 @pytest.mark.parametrize("victim", ["a2", "s0"])
 def test_a_killed_actor_is_named_within_five_seconds_and_leaves_nothing(victim: str, nothing_left: None) -> None:
-    """kill -9 of an actor during a 64 MiB all_reduce raises PeerLost with its name; then a smaller group works, or closes clean."""
+    """kill -9 during a 64 MiB all_reduce raises PeerLost with the name; then a smaller group works, or closes clean."""
     with emu.Session("star", settings=STAR, dilation=5) as session:
         pids = session.process_ids()
         killed_at: list[float] = []

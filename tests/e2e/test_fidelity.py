@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import psutil
 import pytest
@@ -128,5 +127,3 @@ def test_compute_overlaps_with_communication_in_wall_time_too() -> None:
         for started, ended, wall_s in session.run(run):
             assert ended - started == 40 * 10**9
             assert wall_s == pytest.approx(0.2, rel=0.25)
-
-

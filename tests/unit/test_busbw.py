@@ -58,9 +58,7 @@ def test_whole_sizes_are_rounded_to_elements_only() -> None:
     dtype_bytes=st.sampled_from([1, 2, 4, 8]),
     n_ranks=st.integers(1, 400),
 )
-def test_size_is_what_the_larger_buffer_holds(
-    collective: str, requested_bytes: int, dtype_bytes: int, n_ranks: int
-) -> None:
+def test_size_is_what_the_larger_buffer_holds(collective: str, requested_bytes: int, dtype_bytes: int, n_ranks: int) -> None:
     """The size never exceeds the request, misses less than 16 bytes per rank and one element, and is algbw's."""
     row = counts(collective, requested_bytes, dtype_bytes, n_ranks)
     assert row.size_bytes == max(row.send_count, row.recv_count) * dtype_bytes

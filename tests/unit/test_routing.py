@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emu.errors import ConfigError
+from emu.keyed import mix
 from emu.topologies import clos, full_mesh, mesh, star, torus
 from emu.topologies.graph import Node, NodeKind, Topology, full_duplex
-from emu.keyed import mix
 from emu.topologies.routers import AdjacencyCache, ShortestPath
 from emu.topologies.routing import map_ranks, take_ranks, with_seed
 

@@ -75,9 +75,7 @@ def run_in_random_order(schedule: Schedule, seed: int) -> list[dict[int, Value]]
                     mine[name] = (value[0], (mine[name][1], value[1])) if kind == StepKind.RECV_REDUCE else value
             pending.discard((rank, index))
     assert not messages
-    return [
-        {block: slots[rank][slot] for slot, block in schedule.final[rank].items()} for rank in range(schedule.n_ranks)
-    ]
+    return [{block: slots[rank][slot] for slot, block in schedule.final[rank].items()} for rank in range(schedule.n_ranks)]
 
 
 @pytest.mark.parametrize(("algorithm", "collective"), PAIRS)

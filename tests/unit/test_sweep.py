@@ -172,7 +172,7 @@ def test_a_burst_at_the_end_needs_a_longer_loop() -> None:
     cost_s = CALIBRATION.frame_cost_ns / 1e9
     assert at_once.end_lateness_s(1e5, cost_s, 0.0) == pytest.approx(100 * cost_s)
     assert even.end_lateness_s(1e5, cost_s, 0.0) == pytest.approx(cost_s)
-    evenly, stretched = (dilation.choose(CALIBRATION, case, 200) for case in (even, at_once))
+    evenly, stretched = (dilation.choose(CALIBRATION, case, 60) for case in (even, at_once))
     assert evenly < stretched <= 1.1 * dilation.MOST_SLOWDOWN * 100 * cost_s * 1e12 / 1e8
 
 

@@ -54,9 +54,7 @@ def test_missing_contribution_is_found() -> None:
     """An output that lacks a rank's contribution is an error that says what it has and what it should have."""
     builder = all_reduce()
     builder.send(0, 1, (0,), reduce=True)
-    with pytest.raises(
-        ScheduleError, match=r"rank 0, slot 0: output block 0 ends as block 0 of rank 0, not .* of ranks 0, 1"
-    ):
+    with pytest.raises(ScheduleError, match=r"rank 0, slot 0: output block 0 ends as block 0 of rank 0, not .* of ranks 0, 1"):
         verify(builder.build())
 
 
