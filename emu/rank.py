@@ -15,15 +15,13 @@ dilation (``"measured"``).
 
 from __future__ import annotations
 
-from emu.clock import sleep_s, wall_ns
+from emu.clock import wall_ns
 from emu.communicator import Communicator
 from emu.errors import ConfigError
 from emu.units import PS_PER_MICROSECOND, parse_time_ps
 from emu.work import Runtime, Work
 
 __all__ = ["Communicator", "Rank", "Runtime", "Work"]
-
-LEAST_SETTLE_S = 0.02
 
 
 class Rank:
@@ -88,10 +86,11 @@ class Rank:
         self.cursor_ps += time_ps
 
     def settle(self) -> None:
-        """Before a stopwatch is started: let the host catch up with what is late.  Takes wall time, no model time."""
-        late_s = self.runtime.lateness_s(self.cursor_ps)
-        if late_s is not None:
-            sleep_s(max(LEAST_SETTLE_S, late_s))
+        """Before a stopwatch is started: forgive what is late so far, so that the next call is due when it is made.
+
+        Costs no time.  Inside a measured stretch it would hide the host's lateness: call it only before one.
+        """
+        self.accounted_ns = 0
 
     def _charge(self) -> None:
         """With user_time="measured", Python since the last call costs wall time over dilation."""

@@ -40,10 +40,6 @@ class Runtime(Protocol):
         """The largest chunk that is picked where the call names none."""
         ...
 
-    def lateness_s(self, cursor_ps: int) -> float | None:
-        """By how much the wall is past ``cursor_ps``; None where nothing is paced."""
-        ...
-
     def scale(self) -> float:
         """Dilation; 0 when unpaced or simulated."""
         ...

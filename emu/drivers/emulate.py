@@ -222,7 +222,6 @@ class EmulatedHost:
             dilation=self.clock.dilation,
         )
         self.runtime.on_hand_over = self._hand_over
-        self.runtime.lateness_of = lambda cursor_ps: (self.now_ns() - self.clock.due_ns(cursor_ps)) / 1e9
 
     # -- control (any thread) ----------------------------------------------------------------------
 

@@ -82,7 +82,6 @@ class Runtime:
         self._history: dict[int, dict[tuple[int, ...], CallState]] = {}
         self._open: dict[int, dict[tuple[int, ...], Operation]] = {}
         self._count: dict[tuple[int, int], int] = {}
-        self.lateness_of: Callable[[int], float] = lambda cursor_ps: 0.0
         self.on_hand_over: Callable[[Rank, int, int], None] = lambda rank, cursor_ps, handed_ns: None
         engine.on_finished = self._finished
         engine.on_mismatch = self._mismatched
@@ -117,9 +116,6 @@ class Runtime:
 
     def scale(self) -> float:
         return self.dilation
-
-    def lateness_s(self, cursor_ps: int) -> float | None:
-        return self.lateness_of(cursor_ps) if self.dilation else None
 
     def _raise_if_failed(self) -> None:
         if self.failed is not None:

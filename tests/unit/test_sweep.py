@@ -183,12 +183,12 @@ def test_nothing_to_move_needs_no_room() -> None:
 
 def test_degraded_row_is_run_once_more_at_twice_the_dilation() -> None:
     """Under auto a degraded row is measured again, doubled, and what comes then counts."""
-    opener = FakeOpener(late={0.0: 0.5, 1500.0: 0.0})
+    opener = FakeOpener(late={0.0: 0.5, 2500.0: 0.0})
     (result,), _ = run(replace(STAR, end_bytes=1024), opener)
     dilations = [begun[0] for begun in opener.measured[0].begun]
-    assert dilations == [1000.0, 1000.0, 2000.0, 2000.0]
+    assert dilations == [1700.0, 1700.0, 3400.0, 3400.0]
     assert [row.verdict for row in result.rows] == [Verdict.OK]
-    assert result.rows[0].out_of_place.dilation == 2000
+    assert result.rows[0].out_of_place.dilation == 3400
 
 
 def test_degraded_row_at_a_fixed_dilation_stays() -> None:
