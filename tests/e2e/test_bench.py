@@ -1,0 +1,119 @@
+"""The command line on real actors: the promises of the first table."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emu.bench.measure import measure_row, row_counts
+from emu.bench.options import BenchOptions
+from emu.bench.rows import Side, Verdict
+from emu.session import Session
+
+pytestmark = pytest.mark.slow
+F100 = ["--fabric", "star", "--set", "ranks=8", "--set", "rate=100MB/s", "--set", "latency=1ms"]
+RING = ["--algorithm", "ring", "--channels", "1", "-b", "16M", "-e", "16M"]
+
+
+def emu(*arguments: str, expect: int = 0, timeout_s: float = 240) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "emu", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    assert done.returncode == expect, done.stderr
+    return done.stdout
+
+
+def sides(path: Path) -> list[dict[str, Any]]:
+    document = json.loads(path.read_text())
+    return [result[side]["emu"] for result in document["results"] for side in ("out_of_place", "in_place")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected_ms"),
+    [
+        (["--chunk", "2M"], 307.6),
+        (["--chunk", "2M", "--set", "rate=50MB/s"], 601.0),
+        (["--chunk", "2M", "--set", "latency=10ms"], 433.6),
+        (["--chunk", "512K"], 294.6),
+    ],
+)
+def test_predictions_agree_with_the_closed_forms(settings: list[str], expected_ms: float, tmp_path: Path) -> None:
+    """Ring all-reduce of 16 MiB on 8 ranks: 2(n-1)(L + S/nB), and pipelined 2(n-1)/n S/B + L, within 0.5 %."""
+    emu("predict", "all_reduce", *F100, *RING, *settings, "-n", "5", "--json", str(tmp_path / "out.json"))
+    for side in sides(tmp_path / "out.json"):
+        assert side["model_us"] / 1000 == pytest.approx(expected_ms, rel=0.005)
+
+
+def test_an_emulated_row_is_ok_and_agrees_with_its_prediction(tmp_path: Path) -> None:
+    """The model equals the prediction exactly, the stopwatch within 2 %, and the row says ok."""
+    emu("predict", "all_reduce", *F100, *RING, "--chunk", "2M", "-n", "5", "--json", str(tmp_path / "predicted.json"))
+    emu("bench", "all_reduce", *F100, *RING, "--chunk", "2M", "-n", "5", "--json", str(tmp_path / "measured.json"))
+    for predicted, measured in zip(sides(tmp_path / "predicted.json"), sides(tmp_path / "measured.json"), strict=True):
+        assert measured["verdict"] == "ok"
+        assert measured["model_us"] == predicted["model_us"]
+        assert measured["measured_us"] == pytest.approx(measured["model_us"], rel=0.02)
+        assert measured["order_violations"] == 0
+
+
+def test_an_overloaded_host_says_so(tmp_path: Path) -> None:
+    """16 ranks with links of 2 GB/s at dilation 1 cannot be kept up with on a small host: degraded, and --strict exits 5."""
+    if (os.cpu_count() or 1) > 16:
+        pytest.skip("this host may be fast enough")
+    path = tmp_path / "out.json"
+    emu(
+        "bench", "all_reduce", "--fabric", "star", "--set", "ranks=16", "--set", "rate=2GB/s", "--dilation", "1",
+        "-b", "64M", "-e", "64M", "-n", "2", "-c", "0", "--strict", "--json", str(path), expect=5,
+    )  # fmt: skip
+    assert {side["verdict"] for side in sides(path)} == {"degraded"}
+
+
+HOG = "while True: pass"
+
+
+def test_no_ok_row_differs_from_the_simulator() -> None:
+    """At 0.3, 1 and 3 times a sensible dilation, beside CPU hogs or not, whatever is called ok is the simulator's time."""
+    settings = {"ranks": "4", "rate": "10GB/s", "latency": "2us"}
+    options = BenchOptions(collective="all_reduce", algorithm="ring", begin_bytes=1 << 20, end_bytes=1 << 20, iterations=5)
+    size = row_counts(options, 1 << 20, 4)
+
+    def measured(session: Session, dilation: float) -> tuple[Side, Side]:
+        return measure_row(session, options, size, n_ranks=4, dilation=dilation, seed=0).sides
+
+    with Session("star", settings=settings, driver="simulate", payload=False) as simulated:
+        expected = [side.model_ps for side in measured(simulated, 1.0)]
+    n_ok = 0
+    with Session("star", settings=settings) as session:
+        for hogs in (0, 2):
+            running = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(hogs)]
+            try:
+                for dilation in (45.0, 150.0, 450.0):
+                    for side, model_ps in zip(measured(session, dilation), expected, strict=True):
+                        assert side.model_ps == model_ps
+                        if side.verdict is Verdict.OK:
+                            n_ok += 1
+                            assert side.measured_ps == pytest.approx(model_ps, rel=0.021)
+            finally:
+                for hog in running:
+                    hog.kill()
+                    hog.wait()
+    assert n_ok > 0
+
+
+def test_the_automatic_dilation_keeps_pace(tmp_path: Path) -> None:
+    """Small and large rows of a preset at the automatic dilation are ok, and no element is wrong."""
+    path = tmp_path / "out.json"
+    emu("bench", "all_reduce", "--fabric", "dgx-h100-8", "-b", "8", "-e", "4M", "-f", "64", "-n", "5", "--json", str(path))
+    document = json.loads(path.read_text())
+    verdicts = [side["verdict"] for side in sides(path)]
+    assert verdicts.count("ok") >= 0.75 * len(verdicts), verdicts
+    assert all(result[side]["nwrong"] in (0, "0") for result in document["results"] for side in ("out_of_place", "in_place"))
