@@ -15,6 +15,8 @@ import logging
 import os
 import pickle
 import shutil
+import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -30,7 +32,7 @@ from emu.clock import sleep_s, wall_ns
 from emu.drivers.choice import Chooser
 from emu.drivers.emulate import EmulatedHost
 from emu.drivers.engine import ImpairmentTable
-from emu.drivers.explain import RankState, explain
+from emu.drivers.explain import RankState, explain, unreceived
 from emu.drivers.floors import FloorPage
 from emu.drivers.placement import Placement, place
 from emu.errors import ConfigError, EmuError, PeerLost
@@ -43,6 +45,7 @@ from emu.transport import Keys, Transport
 
 SWITCH_INTERVAL_S = 0.0005
 """How long one thread of an actor may keep the interpreter while another waits for it (Python's default is 5 ms)."""
+ANSWER_S = 5.0
 START_TIMEOUT_S = 120.0
 CALL_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
@@ -50,6 +53,8 @@ WATCH_S = 0.1
 """How often the session looks for deaths, deadlocks and progress."""
 QUIET_LOOKS = 3
 """Looks in a row that must find nothing able to move before it is called a deadlock."""
+LEFTOVER_S, LEFTOVER_LOOK_S = 1.0, 0.002
+"""How long the end of a run waits for frames under way that nobody waits for, and how often it looks."""
 LEAD_NS = 20_000_000
 """A run starts this long after the session says so, for the word to reach every actor."""
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -195,6 +200,12 @@ class _HostActor:
     def abort(self, error: EmuError) -> None:
         self._in_loop(lambda: self._host.runtime.fail(error))
 
+    def leftovers(self) -> list[tuple[int, int, int, int]]:
+        """Messages that no call took; see :func:`emu.drivers.explain.unreceived`."""
+        found: list[tuple[int, int, int, int]] = []
+        self._in_loop(lambda: found.extend(self._host.runtime.leftovers()))
+        return found
+
     def states(self) -> tuple[list[RankState], str | None, int, str | None]:
         """What the ranks do, a mismatch that a frame showed, events so far, and the loop's fault."""
         runtime = self._host.runtime
@@ -303,6 +314,7 @@ class RayBackend:
         _quieten()
         sweep()
         if address is not None:
+            _check_answers(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
@@ -313,6 +325,7 @@ class RayBackend:
             return
         self._directory = new_directory()
         self._started_ray = True
+        terminated = signal.getsignal(signal.SIGTERM)
         ray.init(
             address="local",
             include_dashboard=False,
@@ -321,6 +334,8 @@ class RayBackend:
             object_store_memory=OBJECT_STORE_BYTES,
             _temp_dir=str(self._directory),
         )
+        if threading.current_thread() is threading.main_thread() and terminated is not None:
+            signal.signal(signal.SIGTERM, terminated)  # Ray has put its own there, which ends the process at once
 
     def _create(self, session_id: int, payload: bool, user_time: str, transport: str) -> None:
         nodes = [node for node in ray.nodes() if node["Alive"]]
@@ -482,7 +497,23 @@ class RayBackend:
             if not pending:
                 break
             quiet, progress, since_ns = self._watch(pending, quiet, progress, since_ns)
+        self._check_nothing_left(hosting)
         return results
+
+    def _check_nothing_left(self, hosting: set[int]) -> None:
+        """Let what is under way arrive, then see that every message was taken and none was of another call."""
+        deadline_ns = wall_ns() + int(LEFTOVER_S * 1e9)
+        while self._page is not None and not self._page.quiescent() and wall_ns() < deadline_ns:
+            sleep_s(LEFTOVER_LOOK_S)
+        gathered = self._all(lambda process, actor: actor.states.remote() if process in hosting else actor.process_id.remote())
+        found = [gathered[process] for process in hosting if process in gathered]
+        hint = next((one[1] for one in found if one[1] is not None), None)
+        if hint is not None:
+            self._abort(explain([state for one in found for state in one[0]], hint=hint), [])
+        left = self._all(lambda process, actor: actor.leftovers.remote() if process in hosting else actor.process_id.remote())
+        error = unreceived([frame for process in hosting if process in left for frame in left[process]])
+        if error is not None:
+            self._abort(error, [])
 
     def _watch(self, pending: list[Any], quiet: int, progress: int, since_ns: int) -> tuple[int, int, int]:
         """Look for a deadlock or a stall; raises what explains it."""
@@ -576,6 +607,21 @@ def _installed(module: ModuleType) -> bool:
     """Whether an actor can import the module by itself: emu's own, and what lies in site-packages."""
     file = getattr(module, "__file__", None) or ""
     return module.__name__.split(".")[0] == "emu" or "site-packages" in file or not file
+
+
+def _check_answers(address: str) -> None:
+    """Ray retries a dead address for a minute and fills stderr; ask first.  Raises ConfigError."""
+    host, _, port = address.rpartition(":")
+    if address == "auto" or "://" in address:
+        return
+    if not host or not port.isdigit():
+        raise ConfigError(f"--address {address}: write HOST:PORT of a Ray cluster's head, such as 10.0.0.1:6379, or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"--address {address}: nothing answers there ({error}); start a cluster with 'ray start --head'"
+        ) from None
 
 
 def _cause(error: Any) -> EmuError:

@@ -9,6 +9,7 @@ when it runs, so that ``emu --help`` is quick.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -196,6 +197,7 @@ def demo() -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; never raises for what a user may do, and never prints a traceback for it."""
     command = typer.main.get_command(app)
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         code = command.main(args=None if arguments is None else list(arguments), prog_name="emu", standalone_mode=False)
         sys.stdout.flush()
@@ -219,6 +221,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == EXIT_INTERRUPTED:  # typer has caught the KeyboardInterrupt
         _complain("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _terminated(number: int, frame: object) -> None:
+    """SIGTERM ends a command as Ctrl-C does: what was started is ended, and the exit code is 130."""
+    raise KeyboardInterrupt
 
 
 def _complain(text: str) -> None:

@@ -8,6 +8,7 @@ called different things) is found by the engine and ends the run.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -188,6 +189,7 @@ class Communicator:
         ``color`` None (NCCL_SPLIT_NOCOLOR) gives None.
         """
         self._not_grouped("split")
+        color, key = None if color is None else operator.index(color), operator.index(key)
         for what, number in (("color", color or 0), ("key", key)):
             if not -(2**63) <= number < 2**63:
                 raise ConfigError(f"split: {what} {number} must fit in 64 bits")
@@ -259,6 +261,9 @@ class Communicator:
         dtype = "uint8" if array is None else check_dtype(array.dtype)
         if op is not None:
             check_op(op)
+        root = None if root is None else _whole("root", root)
+        channels = _whole("channels", channels)
+        chunk_bytes = None if chunk_bytes is None else _whole("chunk_bytes", chunk_bytes)
         if root is not None and not 0 <= root < self.size:
             raise ConfigError(f"{collective}: root {root} must be from 0 to {self.size - 1}")
         itemsize = DTYPES[dtype].itemsize
@@ -397,6 +402,14 @@ class Communicator:
         rank._charge()
         rank.in_flight[id(work)] = work
         rank.runtime.submit(rank, work.operations, rank.cursor_ps, ordered)
+
+
+def _whole(what: str, value: int) -> int:
+    """A plain int of any integer type, numpy's too.  Raises ConfigError."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ConfigError(f"{what} {value!r} must be a whole number") from None
 
 
 def _derived_identity(parent: int, *parts: int) -> int:

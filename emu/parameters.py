@@ -131,7 +131,8 @@ def config_error(
 ) -> ConfigError:
     """The first complaint of ``error`` in one line: place, key, value (as ``written``), allowed range, fix."""
     complaints = error.errors(include_url=False)
-    first = complaints[0]
+    # A misspelt key that was required makes two complaints: that it is unknown says more than that it is missing.
+    first = min(complaints, key=lambda complaint: complaint["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
     key = path[0] if path else ""
     place = (where_by_key or {}).get(key, where)
@@ -153,7 +154,7 @@ def config_error(
                 problem = f"must be {allowed}" if kind in _RANGE_ERRORS else f"{problem}, {allowed}"
             text = f"{place}: {'.'.join(path)} = {value}: {problem}"
     if len(complaints) > 1:
-        text += f" (and {len(complaints) - 1} more)"
+        text += f" (and {len(complaints) - 1} more mistakes)"
     return ConfigError(" ".join(text.split()))
 
 

@@ -21,6 +21,8 @@ from emu.errors import ConfigError
 from emu.units import PS_PER_MICROSECOND, parse_time_ps
 from emu.work import Runtime, Work
 
+LAST_PS = 1 << 60
+
 __all__ = ["Communicator", "Rank", "Runtime", "Work"]
 
 
@@ -83,6 +85,8 @@ class Rank:
         if time_ps < 0:
             raise ConfigError(f"compute() of {time_ps} ps: a duration must be 0 or more")
         self._charge()
+        if self.cursor_ps + time_ps > LAST_PS:
+            raise ConfigError(f"compute() of {time_ps} ps would take model time past {LAST_PS} ps (13 days)")
         self.cursor_ps += time_ps
 
     def settle(self) -> None:

@@ -207,6 +207,8 @@ class Session:
         self._epoch = 0
         self._runs = 0
         self._broken = False
+        self._running = False
+        self._closed = False
         self.dilation = _cautious_dilation(self.topology) if dilation == "auto" else _checked_dilation(dilation)
         self._backend: Backend
         if driver == "simulate":
@@ -242,6 +244,8 @@ class Session:
             self.dilation = _checked_dilation(dilation)
         if seed is not None:
             self.seed = seed
+        if self._closed:
+            raise EmuError("the session is closed; open another")
         self._epoch += 1
         self._broken = False
         self._backend.begin(epoch=self._epoch, dilation=self.dilation, seed=self.seed, impairments=self._impairments)
@@ -254,16 +258,23 @@ class Session:
         Raises RankFailed (with the rank and its traceback) when a function raised, and
         CollectiveMismatch, Deadlock, RankLeft, Stalled or PeerLost.
         """
+        if self._closed:
+            raise EmuError("the session is closed; open another")
+        if self._running:
+            raise EmuError("this session is already running a function; run them one after the other, or open another session")
         if self._broken:
             self.begin()
         members = self.ranks
         self._check_reachable(members)
         self._runs += 1
+        self._running = True
         try:
             results = self._backend.run(function, args, members, self._runs)
         except BaseException:
             self._broken = True
             raise
+        finally:
+            self._running = False
         return [results[rank] for rank in members]
 
     def _check_reachable(self, members: tuple[int, ...]) -> None:
@@ -325,6 +336,7 @@ class Session:
 
     def close(self) -> None:
         """End every actor, socket and file of the session.  May be called twice."""
+        self._closed = True
         self._backend.close()
 
     def __enter__(self) -> Session:

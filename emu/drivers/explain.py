@@ -160,7 +160,7 @@ def _left(states: list[RankState], by_rank: dict[int, RankState]) -> EmuError | 
         for call, rank in _missing(state, by_rank):
             if rank in by_rank and by_rank[rank].status == "returned":
                 count = by_rank[rank].issued.get(call.communicator, 0)
-                after = f"after {count} calls, the last of them op {count - 1}" if count else "before its first op"
+                after = f"after op {count}, the last of its {count} calls" if count else "before its first op"
                 waiting = [s.world_rank for s in states if any(c.key == call.key for c in s.open_calls)]
                 where = f"op {call.number}, " if call.number >= 0 else ""
                 return RankLeft(
@@ -219,3 +219,15 @@ def _ranks(ranks: list[int]) -> str:
         return "no rank"
     text = ", ".join(str(rank) for rank in sorted(ranks)[:12]) + (", ..." if len(ranks) > 12 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {text}"
+
+
+def unreceived(leftovers: list[tuple[int, int, int, int]]) -> EmuError | None:
+    """Messages (sender, receiver, call, bytes) that came and that no call took, when all functions have returned."""
+    if not leftovers:
+        return None
+    told = "; ".join(
+        f"rank {sender} sent {n_bytes} bytes to rank {receiver}"
+        + (f" in op {number}" if number >= 0 else f" in its send number {-1 - number}")
+        for sender, receiver, number, n_bytes in sorted(leftovers)[:8]
+    )
+    return CollectiveMismatch(f"{told}, and no call there took them; every message needs a receiver with the same size and type")

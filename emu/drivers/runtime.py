@@ -90,11 +90,18 @@ class Runtime:
 
     def submit(self, rank: Rank, operations: list[Operation], cursor_ps: int, ordered: int | None) -> None:
         self._raise_if_failed()
+        self._check_current(rank)
         handed_ns = wall_ns()
         self.inbox.append(lambda: self._take(rank, operations, cursor_ps, ordered, handed_ns))
         self._wake()
 
+    def _check_current(self, rank: Rank) -> None:
+        resident = self.residents.get(rank.world_rank)
+        if resident is None or resident.rank is not rank or resident.returned:
+            raise EmuError(f"rank {rank.world_rank}: this run is over; a Rank works inside the function that it was given to")
+
     def wait(self, rank: Rank, work: Work) -> None:
+        self._check_current(rank)
         cursor_ps = rank.cursor_ps
         handed_ns = wall_ns()
         self.inbox.append(lambda: self._block(rank, work, cursor_ps, handed_ns))
@@ -311,6 +318,15 @@ class Runtime:
                     del history[key]
         if operation.number >= 0:
             self._count[world_rank, operation.communicator] = operation.number + 1
+
+    def leftovers(self) -> list[tuple[int, int, int, int]]:
+        """(sender, receiver, call, bytes) of what came to hosted ranks and no call took."""
+        return [
+            (frame.source_rank, frame.target_rank, frame.operation, frame.message_bytes)
+            for endpoint in self.engine.endpoints.values()
+            for frames in endpoint.unexpected.values()
+            for frame in frames
+        ]
 
     def states(self) -> list[RankState]:
         """What each hosted rank is doing, for :func:`emu.drivers.explain.explain`."""

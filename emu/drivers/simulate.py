@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from emu.drivers.engine import FOREVER_PS, Engine, ImpairmentTable
-from emu.drivers.explain import explain
+from emu.drivers.explain import explain, unreceived
 from emu.drivers.runtime import Runtime
-from emu.errors import EmuError
+from emu.errors import ConfigError, EmuError
 from emu.rank import Rank
 from emu.topologies.graph import Topology
 
@@ -60,7 +60,10 @@ class Simulation:
         except BaseException as error:
             runtime.fail(error)
             raise
-        failure = runtime.failed or self._trouble(over=True)
+        failure = runtime.failed
+        if failure is None:
+            self.engine.run(FOREVER_PS)  # what is still under way, which nobody waits for
+            failure = self._trouble(over=True) or unreceived(runtime.leftovers())
         if failure is not None:
             raise failure
         return runtime.results()
@@ -78,6 +81,11 @@ class Simulation:
         if runtime.failed is not None:
             return None
         failure = runtime.first_failure()
-        if failure is None and (runtime.suspicion is not None or (not over and self.engine.next_wakeup() is None)):
+        next_ps = self.engine.next_wakeup()
+        if failure is None and next_ps is not None and next_ps > FOREVER_PS:
+            return ConfigError(
+                f"model time would pass {FOREVER_PS} ps (53 days): shorten what is declared, delayed or slowed down"
+            )
+        if failure is None and (runtime.suspicion is not None or (not over and next_ps is None)):
             return explain(runtime.states(), hint=runtime.suspicion)
         return failure

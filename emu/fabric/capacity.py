@@ -19,6 +19,8 @@ from emu.topologies.graph import Link
 from emu.units import PS_PER_SECOND
 
 WORK_PER_BYTE = 8 * PS_PER_SECOND
+_MOST_STEPS = 100_000
+"""Changes of capacity that one frame may wait through; two flaps out of step can keep a link down for ever."""
 
 
 class Capacity:
@@ -106,11 +108,12 @@ class Capacity:
 
     def available(self, time_ps: int) -> int:
         """The first moment from ``time_ps`` on at which the link can send.  ConfigError if there is none."""
-        while True:
+        for _ in range(_MOST_STEPS):
             numerator, _, until_ps = self._segment(time_ps)
             if numerator:
                 return time_ps
             time_ps = self._next_step(until_ps)
+        raise self._down_for_ever()
 
     def finish(self, start_ps: int, n_bytes: int) -> int:
         """When ``n_bytes`` have left that start at ``start_ps``; at least 1 ps later."""
@@ -118,7 +121,7 @@ class Capacity:
 
     def _finish_work(self, time_ps: int, work: int) -> int:
         self.down_ps = 0
-        while True:
+        for _ in range(_MOST_STEPS):
             numerator, denominator, until_ps = self._segment(time_ps)
             if numerator:
                 end_ps = time_ps + max(1, -(-work * denominator // numerator))
@@ -128,6 +131,13 @@ class Capacity:
             else:
                 self.down_ps += self._next_step(until_ps) - time_ps
             time_ps = self._next_step(until_ps)
+        raise self._down_for_ever()
+
+    def _down_for_ever(self) -> ConfigError:
+        return ConfigError(
+            f"link {self._link.name}: its impairments leave it no capacity for {_MOST_STEPS} changes in a row;"
+            " let one of them come to an end"
+        )
 
     def finish_arriving(self, start_ps: int, n_bytes: int, first_bytes: int, head_ps: int, tail_ps: int) -> int:
         """When ``n_bytes`` are paid for that arrive evenly, ``first_bytes`` by ``head_ps`` and all by ``tail_ps``.

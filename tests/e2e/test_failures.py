@@ -91,7 +91,7 @@ def test_mistakes_are_named_on_every_rank_and_the_session_goes_on(nothing_left: 
             (mismatched, emu.CollectiveMismatch, ["rank 2", "all_gather of 59205 int8", "all_reduce of 9984 float32"]),
             (sizes_differ, emu.CollectiveMismatch, ["rank 0", "409600", "409598"]),
             (send_send, emu.Deadlock, ["0 -> 1 -> 0"]),
-            (leaves_early, emu.RankLeft, ["rank 1 has left the group after op 2"]),
+            (leaves_early, emu.RankLeft, ["rank 1 has left the group after op 3"]),
         ):
             started = time.monotonic()
             with pytest.raises(error) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +13,7 @@ from simulated import failure, on_star, refusal, star
 
 from emu import Rank, Session
 from emu.drivers.runtime import Runtime
-from emu.errors import CollectiveMismatch, ConfigError, Deadlock, RankFailed, RankLeft, Stalled
+from emu.errors import CollectiveMismatch, ConfigError, Deadlock, EmuError, RankFailed, RankLeft, Stalled
 
 F32 = np.float32
 
@@ -385,3 +386,66 @@ def test_errors_are_of_one_tree() -> None:
     """A caller can catch them all, and they say whose fault it is."""
     assert all(kind.exit_code == 1 for kind in (CollectiveMismatch, Deadlock, RankLeft, Stalled, RankFailed))
     assert ConfigError.exit_code == 2
+
+
+def lonely_send(rank: Rank) -> None:
+    if rank.index == 0:
+        rank.comm.send(np.ones(4, dtype=F32), 1)
+
+
+def sizes_against_nothing(rank: Rank) -> None:
+    rank.comm.broadcast(np.ones(0 if rank.index else 4, dtype=F32))
+
+
+def counts_that_do_not_mirror(rank: Rank) -> None:
+    counts = [0, 4, 0, 0] if rank.index == 0 else [0, 0, 0, 0]
+    rank.comm.alltoallv(np.ones(sum(counts), dtype=F32), np.ones(0, dtype=F32), counts, [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("function", [lonely_send, sizes_against_nothing, counts_that_do_not_mirror])
+def test_what_nobody_takes_is_named_at_the_end(function: Callable[[Rank], None]) -> None:
+    """A message that no call took is an error when the functions have returned, however small it is."""
+    with star(4) as opened:
+        assert "rank 0" in str(failure(CollectiveMismatch, opened, function))
+        assert opened.run(lambda rank: rank.index) == [0, 1, 2, 3]
+
+
+def test_a_rank_is_of_its_run_alone() -> None:
+    """A Rank that was kept after its run, and a run inside a run, are errors and not hangs."""
+    kept: dict[int, Rank] = {}
+    with star(2) as opened:
+        opened.run(lambda rank: kept.update({rank.index: rank}))
+        with pytest.raises(EmuError, match="this run is over"):
+            kept[0].comm.barrier()
+        assert "already running" in str(failure(RankFailed, opened, lambda rank: opened.run(lambda inner: None)))
+
+
+def test_numpy_integers_are_integers() -> None:
+    """A root or a colour of a numpy type agrees with the plain int of another rank."""
+
+    def mixed(rank: Rank) -> int:
+        number = np.int64(2) if rank.index == 0 else 2
+        data = np.full(8, rank.index, dtype=F32)
+        rank.comm.broadcast(data, root=number)
+        group = rank.comm.split(np.int64(0) if rank.index == 0 else 0)
+        assert group is not None
+        return int(data[0]) + group.size
+
+    with star(4) as opened:
+        assert opened.run(mixed) == [6, 6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    "impairments",
+    [
+        ("a0->s0=flap,down=10us,up=10us", "a0->s0=flap,down=10us,up=10us,start=0us"),
+        ("*=latency,added=5000000s",),
+    ],
+)
+def test_a_link_that_never_delivers_is_an_error(impairments: tuple[str, ...]) -> None:
+    """Impairments that keep a link down for ever, or model times beyond the clock's range, are named and do not hang."""
+    with (
+        Session("star", settings={"ranks": "2"}, driver="simulate", impairments=impairments) as opened,
+        pytest.raises(EmuError),
+    ):
+        opened.run(lambda rank: rank.comm.barrier().completed_ps)

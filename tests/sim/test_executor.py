@@ -358,5 +358,5 @@ def test_a_closed_session_says_so() -> None:
     opened: Session = star(2)
     opened.close()
     opened.close()
-    with pytest.raises(EmuError, match="not begun"):
+    with pytest.raises(EmuError, match="is closed"):
         opened.run(counted)
