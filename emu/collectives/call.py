@@ -14,7 +14,7 @@ from emu.errors import ConfigError
 
 KIB = 1024
 MIN_AUTO_CHUNK_BYTES = 128 * KIB
-MAX_AUTO_CHUNK_BYTES = 1024 * KIB
+MAX_AUTO_CHUNK_BYTES = 2048 * KIB
 MAX_CHUNK_BYTES = 64 * 1024 * KIB
 MIN_CHANNEL_BYTES = 4 * KIB
 """A block is not dealt over several channels in pieces smaller than this."""
@@ -64,7 +64,7 @@ class Call:
 
 
 def auto_chunk_bytes(block_bytes: int) -> int:
-    """A quarter of a block, between 128 KiB and 1 MiB: enough chunks to fill a pipeline, few enough to be cheap."""
+    """A quarter of a block, between 128 KiB and 2 MiB: enough chunks to fill a pipeline, few enough to be cheap."""
     quarter = -(-block_bytes // 4)
     power = 1 << max(0, quarter - 1).bit_length()
     return max(MIN_AUTO_CHUNK_BYTES, min(MAX_AUTO_CHUNK_BYTES, power))

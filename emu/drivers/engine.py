@@ -31,7 +31,7 @@ from emu.topologies.graph import Topology
 FOREVER_PS = 1 << 62
 MIN_CHUNK_BYTES = 4 * 2**10
 MIN_WINDOW_BYTES = 16 * 2**20
-"""The default window of a connection is at least this: four of the largest automatic chunks, four times over."""
+"""The default window of a connection is at least this: eight of the largest automatic chunks."""
 
 ImpairmentTable = dict[int, tuple[tuple[BaseImpairment, int | None], ...]]
 
