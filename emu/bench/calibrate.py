@@ -25,13 +25,13 @@ from emu.clock import sleep_s, utc_now, wall_ns
 if TYPE_CHECKING:
     from emu.session import Session
 
-CALIBRATION_VERSION: Final = 2
+CALIBRATION_VERSION: Final = 3
 MAX_AGE: Final = timedelta(days=30)
 N_RANKS: Final = 4
 SMALL_BYTES: Final = 4 << 10
-LARGE_BYTES: Final = 16 << 20
+LARGE_BYTES: Final = 64 << 20
 SMALL_ITERATIONS: Final = 100
-LARGE_ITERATIONS: Final = 4
+LARGE_ITERATIONS: Final = 2
 TIMER_SAMPLES: Final = 200
 REPEATS: Final = 3
 """Loops of each size; the median counts."""
