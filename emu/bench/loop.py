@@ -196,7 +196,6 @@ def run_loop(rank: Rank, plan: LoopPlan) -> LoopResult:
         _issue(rank, plan, buffers).wait()
     if plan.checks and not plan.truly_in_place:
         buffers.clear_received()
-    rank.comm.barrier()
     rank.settle()
     barrier = rank.comm.barrier(async_op=True)
     if plan.collective == "sendrecv":  # sends do not queue behind a barrier

@@ -103,7 +103,7 @@ def test_prediction_counts_the_work_of_one_operation() -> None:
             iterations=20, warmup=3, in_place=False, check=False,
         )  # fmt: skip
         got = predict(session, replace(plan, algorithm="direct"), 0)
-    barriers = 3 * 4 * 2 * 2 / 2  # three, of log2(4) empty messages per rank, over two links, shared by two iterations
+    barriers = 2 * 4 * 2 * 2 / 2  # two, of log2(4) empty messages per rank, over two links, shared by two iterations
     assert got.frames == 4 * 3 * 2 + barriers
     assert got.wire_bytes == 4 * 3 * 4096 * 2
     assert got.model_ps >= 3 * 4096 * 10**12 // RATE_BYTES_PER_S
