@@ -200,11 +200,12 @@ class _HostActor:
     def abort(self, error: EmuError) -> None:
         self._in_loop(lambda: self._host.runtime.fail(error))
 
-    def leftovers(self) -> list[tuple[int, int, int, int]]:
-        """Messages that no call took; see :func:`emu.drivers.explain.unreceived`."""
+    def leftovers(self) -> tuple[str | None, list[tuple[int, int, int, int]]]:
+        """A mismatch that a frame showed, and messages that no call took; see :func:`emu.drivers.explain.unreceived`."""
         found: list[tuple[int, int, int, int]] = []
-        self._in_loop(lambda: found.extend(self._host.runtime.leftovers()))
-        return found
+        runtime = self._host.runtime
+        self._in_loop(lambda: found.extend(runtime.leftovers()))
+        return runtime.suspicion, found
 
     def states(self) -> tuple[list[RankState], str | None, int, str | None]:
         """What the ranks do, a mismatch that a frame showed, events so far, and the loop's fault."""
@@ -420,9 +421,13 @@ class RayBackend:
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from None
 
-    def _all(self, call: Callable[[int, Any], Any]) -> dict[int, Any]:
-        """Call every living actor; a death on the way becomes PeerLost."""
-        refs = {call(process, actor): process for process, actor in self._actors.items() if process not in self._dead}
+    def _all(self, call: Callable[[int, Any], Any], among: set[int] | None = None) -> dict[int, Any]:
+        """Call every living actor (of ``among``); a death on the way becomes PeerLost."""
+        refs = {
+            call(process, actor): process
+            for process, actor in self._actors.items()
+            if process not in self._dead and (among is None or process in among)
+        }
         results: dict[int, Any] = {}
         for ref, process in refs.items():
             try:
@@ -505,13 +510,12 @@ class RayBackend:
         deadline_ns = wall_ns() + int(LEFTOVER_S * 1e9)
         while self._page is not None and not self._page.quiescent() and wall_ns() < deadline_ns:
             sleep_s(LEFTOVER_LOOK_S)
-        gathered = self._all(lambda process, actor: actor.states.remote() if process in hosting else actor.process_id.remote())
-        found = [gathered[process] for process in hosting if process in gathered]
-        hint = next((one[1] for one in found if one[1] is not None), None)
+        ended = self._all(lambda _, actor: actor.leftovers.remote(), hosting)
+        hint = next((suspicion for suspicion, _ in ended.values() if suspicion is not None), None)
         if hint is not None:
-            self._abort(explain([state for one in found for state in one[0]], hint=hint), [])
-        left = self._all(lambda process, actor: actor.leftovers.remote() if process in hosting else actor.process_id.remote())
-        error = unreceived([frame for process in hosting if process in left for frame in left[process]])
+            states = self._all(lambda _, actor: actor.states.remote(), hosting)
+            self._abort(explain([state for found in states.values() for state in found[0]], hint=hint), [])
+        error = unreceived([frame for _, frames in ended.values() for frame in frames])
         if error is not None:
             self._abort(error, [])
 
