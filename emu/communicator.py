@@ -19,7 +19,7 @@ from emu.collectives.buffers import check_overlap, check_sizes, needed, require_
 from emu.collectives.call import MAX_CHUNK_BYTES, PER_RANK, Call, auto_chunk_bytes, check_chunk_bytes
 from emu.collectives.catalogue import schedule_for
 from emu.collectives.executor import NOWHERE, Operation
-from emu.collectives.program import compile_program, point_to_point, slots_per_message
+from emu.collectives.program import compile_program, message_slots, point_to_point
 from emu.collectives.reduce import DTYPES, Array, check_dtype, check_op
 from emu.errors import ConfigError
 from emu.work import Work
@@ -145,6 +145,12 @@ class Communicator:
     def barrier(self, **options: Any) -> Work:
         """Nobody leaves before everybody has come."""
         return self._collective("barrier", 0, None, None, **options)
+
+    def prepare(self, collective: str, *, algorithm: str, root: int = 0) -> None:
+        """Build, verify and compile what the first such call would: it takes host time that no stopwatch should see."""
+        schedule = schedule_for(collective, algorithm, self.size, root)
+        compile_program(schedule, self.index)
+        message_slots(schedule)
 
     # -- point to point ------------------------------------------------------------------------
 
@@ -307,11 +313,9 @@ class Communicator:
             raise ConfigError(f"{channels} channels: use 1 to {MAX_CHANNELS}")
         itemsize = DTYPES[dtype].itemsize
         if chunk_bytes is None:
-            blocks = 1
-            if collective not in PER_RANK and collective not in ("alltoallv", "send", "recv"):
-                blocks = schedule_for(collective, algorithm, self.size, root or 0).n_blocks
-            block_bytes = MAX_CHUNK_BYTES if collective == "alltoallv" else -(-count // blocks) * itemsize
-            chunk_bytes = min(auto_chunk_bytes(block_bytes), self._rank.runtime.chunk_limit_bytes())
+            chunk_bytes = min(
+                self._auto_chunk_bytes(collective, count * itemsize, algorithm, root), self._rank.runtime.chunk_limit_bytes()
+            )
         return Call(
             collective=collective,
             count=count,
@@ -323,6 +327,15 @@ class Communicator:
             channels=channels,
             chunk_bytes=check_chunk_bytes(chunk_bytes),
         )
+
+    def _auto_chunk_bytes(self, collective: str, n_bytes: int, algorithm: str, root: int | None) -> int:
+        if collective in ("send", "recv"):
+            return auto_chunk_bytes(n_bytes)
+        if collective == "alltoallv":
+            return auto_chunk_bytes(MAX_CHUNK_BYTES)
+        schedule = schedule_for(collective, algorithm, self.size, root or 0)
+        block_bytes = n_bytes if collective in PER_RANK else -(-n_bytes // schedule.n_blocks)
+        return auto_chunk_bytes(block_bytes, *message_slots(schedule))
 
     def _staged(self, array: Array | None, *, output: bool) -> tuple[Array | None, list[tuple[Array, Array]]]:
         return stage(array, output=output) if self._rank.payload else (None, [])
@@ -354,7 +367,7 @@ class Communicator:
             send_counts=counts[0],
             receive_counts=counts[1],
             payload=self._rank.payload if payload is None else payload,
-            slots_per_message=slots_per_message(schedule),
+            slots_per_message=message_slots(schedule).most,
         )
 
     def _p2p(self, kind: str, array: Array, peer: int, async_op: bool, channels: int, chunk_bytes: int | None) -> Work:

@@ -59,6 +59,8 @@ class Work:
         self.completed_ns = 0
         """Wall time (monotonic) at which the driver saw the completion; 0 before.  For stopwatches that must not
         wait for a user's thread to wake."""
+        self.due_ns = 0
+        """Wall time at which the completion was due by the clock as it stood then; unpaced, ``completed_ns``."""
         self.waited = False
         self.submitted = True
 

@@ -2,9 +2,10 @@
 
 As nccl-tests does, the iterations are issued back to back and only the last is
 waited for, so the time of one is pipelined time and not isolated latency.  A barrier
-stands before the loop.  The calls are queued behind it; the stopwatch is read where the driver sees a call complete,
-so that neither issuing the calls nor waking the user's thread is in the time.  Another barrier keeps those that end
-first from checking while others are still at work; filling and checking are outside the stopwatch.
+stands before the loop.  The calls are queued behind it.  The stopwatch starts when the end of the barrier is due and
+stops where the driver sees the last call complete, so that neither issuing the calls nor waking the user's thread is
+in the time, and a host that is late when it starts cannot gain by that.  Another barrier keeps those that end first
+from checking while others are still at work; filling and checking are outside the stopwatch.
 
 Out of place, the data of the last timed iteration is checked, and that the send
 buffer is as it was.  In place, repeated sums would grow without end, so the timed
@@ -196,6 +197,8 @@ def run_loop(rank: Rank, plan: LoopPlan) -> LoopResult:
         _issue(rank, plan, buffers).wait()
     if plan.checks and not plan.truly_in_place:
         buffers.clear_received()
+    if plan.algorithm != "auto":
+        rank.comm.prepare(plan.collective, algorithm=plan.algorithm, root=max(0, plan.root))
     rank.settle()
     barrier = rank.comm.barrier(async_op=True)
     if plan.collective == "sendrecv":  # sends do not queue behind a barrier
@@ -209,7 +212,7 @@ def run_loop(rank: Rank, plan: LoopPlan) -> LoopResult:
         buffers.fill()
         _issue(rank, plan, buffers).wait()
     return LoopResult(
-        wall_ns=works[-1].completed_ns - barrier.completed_ns,
+        wall_ns=works[-1].completed_ns - barrier.due_ns,
         model_ps=ends_ps[-1] - ends_ps[0],
         iteration_ps=tuple(later - earlier for earlier, later in pairwise(ends_ps)),
         n_wrong=buffers.count_wrong() if plan.checks and rank.payload else None,

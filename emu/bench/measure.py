@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,16 @@ def loop_plan(options: BenchOptions, size: Counts, *, in_place: bool) -> LoopPla
         channels=options.channels,
         chunk_bytes=options.chunk_bytes,
     )
+
+
+def rehearse(session: Session, options: BenchOptions, size: Counts, *, seed: int) -> None:
+    """Where no warm-up iterations are asked for, one unpaced call in a run of its own: routes, programs and memory that
+    this host sets up at first use are no part of what is measured."""
+    if options.warmup or options.simulated:
+        return
+    plan = replace(loop_plan(options, size, in_place=False), iterations=1, check=False)
+    session.begin(0.0, seed)
+    session.run(run_loop, plan)
 
 
 def row_counts(options: BenchOptions, size_bytes: int, n_ranks: int) -> Counts:

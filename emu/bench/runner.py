@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from emu.bench.calibrate import Calibration
 from emu.bench.dilation import Pacer
 from emu.bench.fabrics import Case, prepare
-from emu.bench.measure import loop_plan, measure_row, row_counts
+from emu.bench.measure import loop_plan, measure_row, rehearse, row_counts
 from emu.bench.options import BenchOptions
 from emu.bench.rows import Row, Verdict, average_busbw_gb_per_s, over_seeds
 from emu.bench.sweep import sizes_bytes
@@ -169,9 +169,11 @@ def _seed_rows(
             dilation = pacer.dilation(loop_plan(row_options, size, in_place=False), case.seed)
             what = f"{case.name}: {options.collective}, {format_bytes(size_bytes)}, seed {case.seed}"
             observer.progress(what if options.simulated else f"{what}, dilation {dilation:g}")
+            rehearse(session, row_options, size, seed=case.seed)
             row = measure_row(session, row_options, size, n_ranks=n_ranks, dilation=dilation, seed=case.seed)
             if row.verdict is Verdict.DEGRADED and options.dilation is None:
-                observer.progress(f"{what}: degraded, once more at dilation {2 * dilation:g}")
+                late = max(abs(side.late or 0.0) for side in (row.out_of_place, row.in_place))
+                observer.progress(f"{what}: {100 * late:.1f} % late, once more at dilation {2 * dilation:g}")
                 row = measure_row(session, row_options, size, n_ranks=n_ranks, dilation=2 * dilation, seed=case.seed)
             yield row
 

@@ -7,6 +7,7 @@ digest of it travels with every frame, so that a mismatch is seen at the first o
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,11 +64,23 @@ class Call:
         return what
 
 
-def auto_chunk_bytes(block_bytes: int) -> int:
-    """A quarter of a block, between 128 KiB and 2 MiB: enough chunks to fill a pipeline, few enough to be cheap."""
-    quarter = -(-block_bytes // 4)
-    power = 1 << max(0, quarter - 1).bit_length()
-    return max(MIN_AUTO_CHUNK_BYTES, min(MAX_AUTO_CHUNK_BYTES, power))
+def auto_chunk_bytes(block_bytes: int, most_blocks: int = 1, mean_blocks: float = 1.0) -> int:
+    """A quarter of a message, between 128 KiB and 2 MiB: enough chunks to fill a pipeline, few enough to be cheap.
+
+    Where messages carry from one to ``most_blocks`` blocks, every one of them is cut into as many chunks as suit the
+    mean one: cut by the largest, the many small ones would be crumbs.
+    """
+    message_bytes = math.ceil(block_bytes * mean_blocks)
+    quarter = -(-message_bytes // 4)
+    chunk_bytes = max(MIN_AUTO_CHUNK_BYTES, min(MAX_AUTO_CHUNK_BYTES, _power_of_two_from(quarter)))
+    if most_blocks == 1:
+        return chunk_bytes
+    n_chunks = max(1, -(-message_bytes // chunk_bytes))
+    return max(MIN_AUTO_CHUNK_BYTES, min(MAX_AUTO_CHUNK_BYTES, _power_of_two_from(block_bytes * most_blocks // n_chunks)))
+
+
+def _power_of_two_from(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
 
 
 def check_chunk_bytes(chunk_bytes: int) -> int:

@@ -26,7 +26,7 @@ import numpy as np
 
 from emu.collectives.call import PER_RANK, Call, chunk_elements, split
 from emu.collectives.program import Program
-from emu.collectives.reduce import DTYPES, Array, combine, finish, prepare
+from emu.collectives.reduce import DTYPES, Array, combine, finish, prepare, quiet
 from emu.collectives.schedule import StepKind
 from emu.errors import EmuError
 from emu.fabric.frame import Frame
@@ -283,11 +283,13 @@ class Operation:
 
     def _drop_dead(self, step: int, chunk: int) -> None:
         """Forget values that no later step uses."""
+        uses, touches = self._uses, self.program.touches
         for slot in self.program.slots[step]:
-            left = self._uses.get((slot, chunk), self.program.touches[slot]) - 1
-            self._uses[slot, chunk] = left
+            key = slot, chunk
+            left = uses.get(key, touches[slot]) - 1
+            uses[key] = left
             if not left:
-                self._values.pop((slot, chunk), None)
+                self._values.pop(key, None)
 
     def _is_users(self, value: Array) -> bool:
         """Whether a value still lies in memory that the user may change."""
@@ -296,15 +298,15 @@ class Operation:
     def _incoming(self, step: int, chunk: int, payload: Any, reduce: bool) -> None:
         received = payload if isinstance(payload, np.ndarray) else np.frombuffer(payload, dtype=self._dtype)
         offset = 0
-        for slot in self.program.slots[step]:
-            length = self._length(slot, chunk)
-            if not length:
-                continue
-            part = received if length == len(received) else received[offset : offset + length]
-            offset += length
-            if reduce:
-                part = combine(self.call.op or "sum", self._values[slot, chunk], part)
-            self._values[slot, chunk] = part
+        op, values = self.call.op or "sum", self._values
+        with quiet():
+            for slot in self.program.slots[step]:
+                length = self._length(slot, chunk)
+                if not length:
+                    continue
+                part = received if length == len(received) else received[offset : offset + length]
+                offset += length
+                values[slot, chunk] = combine(op, values[slot, chunk], part) if reduce else part
 
     def _write(self, slot: int, block: int, chunk: int) -> None:
         output = self._output
@@ -313,8 +315,8 @@ class Operation:
             return
         first = self._ranges[1][block] + chunk * self._chunk
         target = output[first : first + len(value)]
-        done = finish(self.call.op, value, len(self.members))
-        if done.__array_interface__["data"][0] != target.__array_interface__["data"][0]:
+        done = finish(self.call.op, value, len(self.members)) if self.call.op == "avg" else value
+        if not self._in_place or done.__array_interface__["data"][0] != target.__array_interface__["data"][0]:
             target[...] = done
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import lru_cache
 from threading import Lock
+from typing import NamedTuple
 
 from emu.collectives.schedule import Schedule, Step, StepKind
 
@@ -107,10 +108,17 @@ def _compiled(held: _Held, rank: int) -> Program:
     return Program(held.schedule, rank)
 
 
+class MessageSlots(NamedTuple):
+    """How many slots the messages of a schedule carry: the most, and the mean."""
+
+    most: int
+    mean: float
+
+
 @lru_cache(maxsize=256)
-def _most_slots(held: _Held) -> int:
-    steps = (step for program in held.schedule.programs for step in program)
-    return max((len(step.slots) for step in steps if step.kind != StepKind.COPY), default=1)
+def _message_slots(held: _Held) -> MessageSlots:
+    counts = [len(step.slots) for program in held.schedule.programs for step in program if step.kind == StepKind.SEND]
+    return MessageSlots(max(counts, default=1), sum(counts) / len(counts) if counts else 1.0)
 
 
 def compile_program(schedule: Schedule, rank: int) -> Program:
@@ -118,13 +126,10 @@ def compile_program(schedule: Schedule, rank: int) -> Program:
     return _compiled(_Held(schedule), rank)
 
 
-def slots_per_message(schedule: Schedule) -> int:
-    """The most blocks that any message of the schedule carries: all ranks cut chunks by it.
-
-    Ranks' threads ask at the same time; one of them counts.
-    """
+def message_slots(schedule: Schedule) -> MessageSlots:
+    """All ranks cut chunks by it.  Their threads ask at the same time; one of them counts."""
     with _counting:
-        return _most_slots(_Held(schedule))
+        return _message_slots(_Held(schedule))
 
 
 @lru_cache(maxsize=4096)

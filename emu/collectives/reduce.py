@@ -50,9 +50,13 @@ def check_op(op: str) -> str:
 
 
 def combine(op: str, mine: Array, received: Array) -> Array:
-    """A new array op(mine, received); never writes to its inputs."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _COMBINE[op](mine, received)  # type: ignore[no-any-return]
+    """A new array op(mine, received); never writes to its inputs.  Call it within :func:`quiet`."""
+    return _COMBINE[op](mine, received)  # type: ignore[no-any-return]
+
+
+def quiet() -> np.errstate:
+    """Sums may overflow, as they may on an accelerator: numpy is not to warn of it."""
+    return np.errstate(over="ignore", invalid="ignore")
 
 
 def prepare(op: str | None, value: Array, n_ranks: int) -> Array:

@@ -222,6 +222,7 @@ class EmulatedHost:
             dilation=self.clock.dilation,
         )
         self.runtime.on_hand_over = self._hand_over
+        self.runtime.due_ns = self._due_ns if self.clock.dilation else None
 
     # -- control (any thread) ----------------------------------------------------------------------
 
@@ -278,6 +279,9 @@ class EmulatedHost:
     def now_ns(self) -> int:
         """Wall time on the session's clock."""
         return wall_ns() - self.clock_offset_ns
+
+    def _due_ns(self, model_ps: int) -> int:
+        return self.clock.due_ns(model_ps) + self.clock_offset_ns
 
     # -- the loop ------------------------------------------------------------------------------------
 

@@ -83,6 +83,8 @@ class Runtime:
         self._open: dict[int, dict[tuple[int, ...], Operation]] = {}
         self._count: dict[tuple[int, int], int] = {}
         self.on_hand_over: Callable[[Rank, int, int], None] = lambda rank, cursor_ps, handed_ns: None
+        self.due_ns: Callable[[int], int] | None = None
+        """The wall time at which a model time is due, where a clock paces the run."""
         engine.on_finished = self._finished
         engine.on_mismatch = self._mismatched
 
@@ -264,6 +266,7 @@ class Runtime:
         work.pending -= 1
         if work.pending == 0:
             work.completed_ns = wall_ns()
+            work.due_ns = work.completed_ns if self.due_ns is None else self.due_ns(now_ps)
         resident = self.residents[world_rank]
         if work.pending == 0 and resident.waiting is work:
             self._release(resident, work, max(now_ps, resident.rank.cursor_ps))
