@@ -76,7 +76,7 @@ class _PacedEngine(Engine):
         """Connections with more than half a window out: there a credit that comes late may matter."""
         self._outstanding: dict[tuple[int, int], int] = {}
 
-    def inject(self, frame: Frame, now_ps: int) -> int:
+    def inject(self, frame: Frame, now_ps: int) -> int | None:
         if frame.payload_bytes:
             self._count_out(frame.source_rank, frame.target_rank, frame.payload_bytes)
         return super().inject(frame, now_ps)

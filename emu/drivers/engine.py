@@ -57,11 +57,12 @@ class Engine:
             for index, link in enumerate(topology.links)
             if hosted is None or link.source in hosted
         }
-        self.endpoints: dict[int, Endpoint] = {
-            rank: Endpoint(rank=rank, n_ranks=n, network=self, drain_rate_bps=topology.nodes[node].drain_rate_bps)
-            for rank, node in enumerate(topology.ranks)
-            if hosted is None or node in hosted
-        }
+        self.endpoints: dict[int, Endpoint] = {}
+        for rank, node in enumerate(topology.ranks):
+            if hosted is None or node in hosted:
+                self.endpoints[rank] = Endpoint(
+                    rank=rank, n_ranks=n, network=self, drain_rate_bps=topology.nodes[node].drain_rate_bps
+                )
         self.now_ps = 0
         self.events = 0
         self.interrupted = False
@@ -117,7 +118,7 @@ class Engine:
 
     # -- what endpoints ask for (fabric.endpoint.Network) ----------------------------------------
 
-    def inject(self, frame: Frame, now_ps: int) -> int:
+    def inject(self, frame: Frame, now_ps: int) -> int | None:
         path = frame.path
         if not path:
             self._at_connection(now_ps, frame)

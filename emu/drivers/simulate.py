@@ -13,6 +13,7 @@ from typing import Any
 
 from emu.drivers.engine import FOREVER_PS, Engine, ImpairmentTable
 from emu.drivers.explain import explain, unreceived
+from emu.drivers.packet_engine import PacketEngine
 from emu.drivers.runtime import Runtime
 from emu.errors import ConfigError, EmuError
 from emu.rank import Rank
@@ -32,7 +33,11 @@ class Simulation:
         choose_algorithm: Callable[[str, int, tuple[int, ...], int], str],
     ) -> None:
         self.topology = topology
-        self.engine = Engine(topology, seed=seed, impairments=impairments)
+        self.engine: Engine = (
+            Engine(topology, seed=seed, impairments=impairments)
+            if topology.switching is None
+            else PacketEngine(topology, seed=seed, impairments=impairments, payload=payload)
+        )
         self._ready = threading.Semaphore(0)
         self.runtime = Runtime(
             self.engine,

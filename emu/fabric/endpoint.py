@@ -32,8 +32,8 @@ CHANNEL_STRIDE = 64
 class Network(Protocol):
     """What an endpoint asks of the engine that hosts it."""
 
-    def inject(self, frame: Frame, now_ps: int) -> int:
-        """Hand a frame to its first link; returns when its last byte leaves."""
+    def inject(self, frame: Frame, now_ps: int) -> int | None:
+        """Hand a frame to its first link; returns when its last byte leaves, None where ``Endpoint.left`` will tell."""
         ...
 
     def path(self, source_rank: int, target_rank: int, route_flow: int) -> tuple[int, ...]: ...
@@ -83,6 +83,7 @@ class Endpoint:
         self.incoming: dict[ConnectionKey, Connection] = {}
         self.operations: dict[tuple[int, ...], Operation] = {}
         self.unexpected: dict[tuple[int, ...], list[Frame]] = {}
+        self.leaving: dict[Frame, Operation] = {}
         self.last: dict[int, Operation] = {}
         """The collective that was completed last, by communicator: nothing may come for it or for those before it."""
 
@@ -129,7 +130,10 @@ class Endpoint:
         if values is not None:
             frame.payload = operation.packed(values)
         left_ps = self.network.inject(frame, now_ps)
-        if left_ps > operation.left_ps:
+        if left_ps is None:
+            operation.held += 1
+            self.leaving[frame] = operation
+        elif left_ps > operation.left_ps:
             operation.left_ps = left_ps
 
     def credit(self, key: ConnectionKey, n_bytes: int, now_ps: int) -> None:
@@ -147,7 +151,18 @@ class Endpoint:
             if frame.payload is not None:
                 frame.payload = operation.packed(frame.payload)
             frame.head_ps = frame.tail_ps = now_ps
-            operation.left_ps = max(operation.left_ps, self.network.inject(frame, now_ps))
+            left_ps = self.network.inject(frame, now_ps)
+            if left_ps is None:
+                self.leaving[frame] = operation
+            else:
+                operation.left_ps = max(operation.left_ps, left_ps)
+                operation.released(now_ps)
+
+    def left(self, frame: Frame, now_ps: int) -> None:
+        """The last byte of a frame has left, where ``inject`` could not tell when it would."""
+        operation = self.leaving.pop(frame, None)
+        if operation is not None:
+            operation.left_ps = max(operation.left_ps, now_ps)
             operation.released(now_ps)
 
     # -- receiving -----------------------------------------------------------------------------
@@ -195,6 +210,7 @@ class Endpoint:
         """A run begins: its communicators are new, and the connections of those before are used no more."""
         self.outgoing.clear()
         self.incoming.clear()
+        self.leaving.clear()
         self.last.clear()
 
     # -- operations ----------------------------------------------------------------------------

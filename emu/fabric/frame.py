@@ -34,6 +34,7 @@ class Frame:
         "source_rank",
         "tail_ps",
         "target_rank",
+        "traffic_class",
     )  # fmt: skip
 
     def __init__(
@@ -73,3 +74,25 @@ class Frame:
         self.digest = digest
         self.credit_bytes = credit_bytes
         self.payload = payload
+        self.traffic_class = 0
+
+    def arrived(self, payload: Any, now_ps: int) -> Frame:
+        """The same chunk at its target, put together from its packets."""
+        frame = Frame(
+            self.path,
+            source_rank=self.source_rank,
+            target_rank=self.target_rank,
+            flow=self.flow,
+            route_flow=self.route_flow,
+            payload_bytes=self.payload_bytes,
+            head_ps=now_ps,
+            communicator=self.communicator,
+            operation=self.operation,
+            message=self.message,
+            chunk=self.chunk,
+            message_bytes=self.message_bytes,
+            digest=self.digest,
+            payload=payload,
+        )
+        frame.hop = len(self.path)
+        return frame

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from emu.topologies.switching import Switching
+
 
 class NodeKind(StrEnum):
     """What a node is.  Only accelerators carry ranks; every kind forwards."""
@@ -76,6 +78,8 @@ class Topology:
     links: tuple[Link, ...]
     router: Router
     ranks: tuple[int, ...]
+    switching: Switching | None = None
+    """What happens when a link is full; None: buffers are infinite and chunks are fluids."""
     description: str = ""
     calibration: str = "links as given, not calibrated to hardware"
     """What the numbers are worth against real hardware; printed in every table's header."""

@@ -33,13 +33,16 @@ ALLOWED = {
     "impairments": "errors keyed units parameters topologies",
     "fabric.frame": "",  # what travels: the executor makes and reads it, the fabric carries it
     "collectives": "errors units fabric.frame",
-    "fabric": "errors keyed units topologies impairments collectives fabric.frame",
+    "congestion": "errors keyed units topologies",
+    "balancing": "errors keyed units topologies",
+    "fabric": "errors keyed units topologies impairments collectives congestion balancing fabric.frame",
     "telemetry": "errors units clock topologies fabric fabric.frame collectives",
     # what a user's function is given, and the two loops
     "work": "errors units collectives rank",
     "communicator": "errors units collectives work rank",
     "rank": "errors units clock collectives communicator work",
-    "drivers": "errors units keyed clock wire topologies impairments collectives fabric fabric.frame telemetry rank work",
+    "drivers": "errors units keyed clock wire topologies impairments collectives congestion balancing fabric fabric.frame"
+    " telemetry rank work",
     # vendors and what owns them
     "host": "errors",
     "transport": "errors host",
@@ -76,7 +79,7 @@ VENDORS = {
 FREE_VENDORS = {"numpy", "pydantic"}
 """What every room may use: arrays, and the models of what users write."""
 
-PURE = {"topologies", "impairments", "collectives", "fabric", "fabric.frame", "keyed", "units", "errors", "wire"}
+PURE = {"topologies", "impairments", "collectives", "congestion", "balancing", "fabric", "fabric.frame", "keyed", "units", "errors", "wire"}
 HOST_MODULES = {
     "time", "socket", "select", "subprocess", "multiprocessing", "asyncio", "random", "secrets", "mmap", "signal",
 }  # fmt: skip

@@ -1,0 +1,80 @@
+"""Congestion control: when a queue pair may send its next packet.
+
+A control is one file of this folder, ``emu.congestion.<name>:build``, or ``module:function`` of a user's.  The sender's half
+is told what happens and answers ``ready_ps``; the receiver's half decides which packets are answered with a CNP.
+
+Law: told the time, never reads it; integers and fractions that are the same everywhere; a control never loses a
+wake-up: when ``ready_ps`` is FOREVER_PS, only an answer to what is outstanding can change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Protocol
+
+FOREVER_PS: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What a control knows of its path: the adapter's rate, the round trip of an empty fabric, the packet's payload."""
+
+    rate_bps: int
+    round_trip_ps: int
+    quantum_bytes: int
+    mtu_bytes: int
+
+
+class SenderControl(Protocol):
+    """One queue pair's sending half."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether a chunk may start only when the receiver has granted it."""
+        ...
+
+    def ready_ps(self, now_ps: int, outstanding_bytes: int, n_bytes: int) -> int:
+        """When a packet of ``n_bytes`` may go: ``now_ps`` or before, later, or FOREVER_PS until an answer comes."""
+        ...
+
+    def sent(self, now_ps: int, n_bytes: int) -> None: ...
+    def acknowledged(self, now_ps: int, n_bytes: int, delay_ps: int, marked: bool) -> None:
+        """``delay_ps``: from sending the packet to this answer."""
+        ...
+
+    def notified(self, now_ps: int) -> None:
+        """A CNP came."""
+        ...
+
+    def lost(self, now_ps: int, n_bytes: int, *, trimmed: bool) -> None:
+        """A NACK (or a trimmed header) told of it."""
+        ...
+
+    def timed_out(self, now_ps: int) -> None: ...
+
+    def rate_bps(self, now_ps: int) -> int:
+        """What it allows now; the line's rate where a window rules.  For reports."""
+        ...
+
+
+class ReceiverControl(Protocol):
+    """One queue pair's receiving half."""
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether every packet is acknowledged, with the time it was sent and its mark."""
+        ...
+
+    @property
+    def admits(self) -> int | None:
+        """How many chunks an adapter lets come at a time, where its senders ask."""
+        ...
+
+    def notifies(self, now_ps: int, marked: bool) -> bool:
+        """Whether this packet is answered with a CNP."""
+        ...
+
+
+Parameters = Mapping[str, int | Fraction]

@@ -1,0 +1,266 @@
+"""PacketEngine: the engine of a fabric with a ``switching``.  Chunks become packets that queue, are paused, marked and lost.
+
+The laws of :mod:`emu.drivers.engine` hold; its calendar has more ports, in this order at equal times:
+
+    0 .. n_links              packets, by the link they arrive over
+    n_links ..                credits of connections and loopback, by ranks
+    submissions ..            what a rank asked for; its adapter's timers
+    notices ..                words about a link, to its sender, then wake-ups of its port
+    answers ..                words between ranks
+    nodes ..                  a node's own timers
+
+Whoever handles an event touches one node only, and what it does elsewhere is due a link's latency later at the earliest:
+so processes that share a fabric need no other order than the calendar's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, cast
+
+from emu.balancing.base import Place, Policy
+from emu.congestion.base import Line, ReceiverControl, SenderControl
+from emu.drivers.engine import Engine, ImpairmentTable
+from emu.errors import ConfigError
+from emu.fabric.adapter import Adapter, AdapterStatistics
+from emu.fabric.endpoint import Endpoint
+from emu.fabric.frame import Frame
+from emu.fabric.packet import Notice, NoticeKind, Packet
+from emu.fabric.port import FOREVER_PS, Port, QueueStatistics
+from emu.fabric.switch import Switch
+from emu.topologies.graph import Topology
+from emu.topologies.routers import AdjacencyCache, ShortestPath
+from emu.topologies.switching import TrafficClass
+
+
+class PacketEngine(Engine):
+    """Ports, switches and adapters of ``hosted`` nodes (None: all)."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        seed: int,
+        impairments: ImpairmentTable,
+        hosted: frozenset[int] | None = None,
+        payload: bool = True,
+    ) -> None:
+        super().__init__(topology, seed=seed, impairments={}, hosted=frozenset())
+        switching = topology.switching
+        assert switching is not None
+        self.switching = switching
+        self.seed = seed
+        n, n_links = topology.n_ranks, len(topology.links)
+        self._notices = self._submissions + n
+        self._wakes = self._notices + n_links
+        self._answers = self._wakes + n_links
+        self._nodes = self._answers + n * n
+        nodes = range(len(topology.nodes)) if hosted is None else sorted(hosted)
+        self._is_hosted = [hosted is None or node in hosted for node in range(len(topology.nodes))]
+        self._rank_node = topology.ranks
+        self._targets = [link.target for link in topology.links]
+        self._reverse_ps = _reverse_latencies(topology)
+        self._adjacency = AdjacencyCache()
+        self._candidates: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._lines: dict[tuple[int, int], Line] = {}
+        self._controls = {c.name: _load("congestion", c.control) for c in switching.classes}
+        build_policy = _load("balancing", switching.balancing)
+        out: list[list[int]] = topology.out_links()
+        into: list[dict[int, Any]] = [{} for _ in topology.nodes]
+        for index, link in enumerate(topology.links):
+            into[link.target][index] = link
+        self.ports: dict[int, Port] = {}
+        self.switches: dict[int, Switch] = {}
+        self.adapters: dict[int, Adapter] = {}
+        rank_of = {node: rank for rank, node in enumerate(topology.ranks)}
+        for node in nodes:
+            ports = {
+                index: Port(
+                    link=topology.links[index],
+                    index=index,
+                    switching=switching,
+                    wire=self,
+                    seed=seed,
+                    impairments=impairments.get(index, ()),
+                )
+                for index in out[node]
+            }
+            self.ports.update(ports)
+            policy = cast(
+                Policy, build_policy(Place(topology=topology, node=node, seed=seed), dict(switching.balancing_parameters))
+            )
+            switch = self.switches[node] = Switch(
+                node=node, switching=switching, ports=ports, ingress=into[node], policy=policy, plane=self, seed=seed
+            )
+            rank = rank_of.get(node)
+            if rank is not None:
+                self.endpoints[rank] = Endpoint(rank=rank, n_ranks=n, network=self)
+                self.adapters[rank] = Adapter(
+                    rank=rank,
+                    name=topology.nodes[node].name,
+                    n_ranks=n,
+                    switching=switching,
+                    switch=switch,
+                    ingress=into[node],
+                    plane=self,
+                    drain_rate_bps=topology.nodes[node].drain_rate_bps,
+                    payload=payload,
+                )
+        self._port_wakes = {index: port.wake for index, port in self.ports.items()}
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Handle the first event."""
+        now_ps, port, _, item = heappop(self.calendar)
+        self.now_ps = now_ps
+        self.events += 1
+        kind = type(item)
+        if kind is Packet:
+            node = self._targets[port]
+            if self._rank_node[item.frame.target_rank] == node:
+                self.adapters[item.frame.target_rank].receive(item, port, now_ps)
+            else:
+                self.switches[node].receive(item, port, now_ps)
+        elif kind is Notice:
+            self._noticed(item, now_ps)
+        elif kind is Frame:
+            self.endpoints[item.target_rank].receive(item, now_ps)
+        else:
+            item(now_ps)
+
+    def _noticed(self, notice: Notice, now_ps: int) -> None:
+        if notice.link < 0:
+            to_rank = notice.target_rank if notice.kind is NoticeKind.REQUEST else notice.source_rank
+            self.adapters[to_rank].answered(notice, now_ps)
+        elif notice.kind is NoticeKind.PAUSE:
+            self.ports[notice.link].pause(notice.queue, bool(notice.value), now_ps)
+        else:
+            self.ports[notice.link].grant(notice.queue, notice.value, now_ps)
+
+    # -- what endpoints ask for ----------------------------------------------------------------
+
+    def inject(self, frame: Frame, now_ps: int) -> int | None:
+        """Hand a chunk to its rank's adapter, which tells later when it has left."""
+        if frame.source_rank == frame.target_rank:
+            self._at_connection(now_ps, frame)
+            return now_ps
+        self.adapters[frame.source_rank].send(frame, frame.traffic_class, now_ps)
+        return None
+
+    # -- what ports ask for (fabric.port.Wire) ---------------------------------------------------
+
+    def transmit(self, packet: Packet, link: int) -> None:
+        self._sequence += 1
+        at_end = self._rank_node[packet.frame.target_rank] == self._targets[link]
+        if self.hops is not None:
+            self.hops.append((self.now_ps, packet.payload_bytes))
+        heappush(self.calendar, (packet.tail_ps if at_end else packet.head_ps, link, self._sequence, packet))
+
+    def wake_port(self, link: int, time_ps: int) -> None:
+        if time_ps >= FOREVER_PS:
+            return
+        self._sequence += 1
+        heappush(self.calendar, (time_ps, self._wakes + link, self._sequence, self._port_wakes[link]))
+
+    # -- what switches and adapters ask for ------------------------------------------------------
+
+    def notify_link(self, notice: Notice, now_ps: int) -> None:
+        due_ps = now_ps + self._reverse_ps[notice.link]
+        if notice.kind is NoticeKind.PAUSE:
+            due_ps += self.switching.pause_response_ps
+        self.forward_notice(notice, self._notices + notice.link, due_ps)
+
+    def notify_rank(self, notice: Notice, to_rank: int, from_rank: int, now_ps: int) -> None:
+        due_ps = now_ps + max(1, self.latency_ps(from_rank, to_rank))
+        self.forward_notice(notice, self._answers + from_rank * self.topology.n_ranks + to_rank, due_ps)
+
+    def forward_notice(self, notice: Notice, port: int, due_ps: int) -> None:
+        """Here, in the same engine, the whole way is one event."""
+        self._sequence += 1
+        heappush(self.calendar, (due_ps, port, self._sequence, notice))
+
+    def call_rank(self, rank: int, time_ps: int, action: Callable[[int], None]) -> None:
+        self.call_at(time_ps, rank, action)
+
+    def call_node(self, node: int, time_ps: int, action: Callable[[int], None]) -> None:
+        self._sequence += 1
+        heappush(self.calendar, (time_ps, self._nodes + node, self._sequence, action))
+
+    def deliver(self, frame: Frame, now_ps: int) -> None:
+        self.endpoints[frame.target_rank].receive(frame, now_ps)
+
+    def left(self, frame: Frame, now_ps: int) -> None:
+        self.endpoints[frame.source_rank].left(frame, now_ps)
+
+    def control(self, traffic_class: TrafficClass, source_rank: int, target_rank: int) -> tuple[SenderControl, ReceiverControl]:
+        build = self._controls[traffic_class.name]
+        halves = build(self._line(source_rank, target_rank), dict(traffic_class.control_parameters))
+        return cast("tuple[SenderControl, ReceiverControl]", halves)
+
+    def _line(self, source_rank: int, target_rank: int) -> Line:
+        key = source_rank, target_rank
+        found = self._lines.get(key)
+        if found is None:
+            links = [self.topology.links[link] for link in self.path(source_rank, target_rank, 0)] or list(self.topology.links)
+            quantum = self.switching.quantum_bytes
+            there_ps = sum(link.latency_ps for link in links)
+            back_ps = self.latency_ps(target_rank, source_rank)
+            rate_bps = min(link.rate_bps for link in links)
+            hop_ps = sum(quantum * 8 * 10**12 // link.rate_bps for link in links[:1])
+            found = self._lines[key] = Line(
+                rate_bps=rate_bps,
+                round_trip_ps=there_ps + back_ps + hop_ps,
+                quantum_bytes=quantum,
+                mtu_bytes=links[0].mtu_bytes,
+            )
+        return found
+
+    def candidates(self, node: int, target_rank: int, now_ps: int) -> tuple[int, ...]:
+        target = self._rank_node[target_rank]
+        key = node, target
+        found = self._candidates.get(key)
+        if found is None:
+            found = self._candidates[key] = self._find_candidates(node, target)
+        return found
+
+    def _find_candidates(self, node: int, target: int) -> tuple[int, ...]:
+        router = self.topology.router
+        if not isinstance(router, ShortestPath):
+            lanes = range(max(1, router.spread))
+            return tuple(sorted({router.route(self.topology, node, target, lane)[0] for lane in lanes}))
+        graph = self._adjacency.of(self.topology)
+        costs = graph.costs(target)
+        targets = graph.link_targets
+        return tuple(
+            link for link in graph.out[node] if 0 <= costs[targets[link]] == costs[node] - graph.step_cost(targets[link], target)
+        )
+
+    # -- what is known ---------------------------------------------------------------------------
+
+    def queue_statistics(self) -> dict[str, tuple[QueueStatistics, ...]]:
+        """Per link, by class."""
+        return {port.link.name: port.queue_statistics(self.now_ps) for port in self.ports.values()}
+
+    def adapter_statistics(self) -> dict[int, AdapterStatistics]:
+        """Per hosted rank."""
+        return {rank: adapter.statistics() for rank, adapter in self.adapters.items()}
+
+
+def _reverse_latencies(topology: Topology) -> list[int]:
+    """Per link, the latency of the way back to its sender: its own where no link goes back."""
+    back = {(link.source, link.target): link.latency_ps for link in topology.links}
+    return [max(1, back.get((link.target, link.source), link.latency_ps)) for link in topology.links]
+
+
+def _load(folder: str, name: str) -> Callable[..., object]:
+    module_name, colon, function = name.partition(":")
+    if not colon:
+        module_name, function = f"emu.{folder}.{name}", "build"
+    try:
+        found = getattr(importlib.import_module(module_name), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{folder} {name!r} is not known: {error}") from None
+    return cast("Callable[..., object]", found)

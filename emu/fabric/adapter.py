@@ -1,0 +1,414 @@
+"""Adapter: the network interface of one rank, in a fabric with a ``switching``.
+
+Out: chunks are dealt over queue pairs; a port asks for the next packet when its wire is free, and the queue pairs that may
+send take turns.  In: packets are put together again, acknowledged, and drained at the endpoint's rate from a
+receive buffer, which pauses its sender (``pause``), withholds credits (``credit``) or drops (``drop``) when it fills up.
+
+Law: a chunk is delivered once, when all its bytes are here and drained.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from emu.congestion.base import ReceiverControl, SenderControl
+from emu.fabric.frame import Frame
+from emu.fabric.lineup import PortSource
+from emu.fabric.packet import Notice, NoticeKind, Packet
+from emu.fabric.port import FOREVER_PS, Port, wire_bytes
+from emu.fabric.queue_pair import Reassembly, ReceiveQueuePair, SendQueuePair
+from emu.fabric.switch import CREDIT_SHARE, Switch
+from emu.topologies.graph import Link
+from emu.topologies.switching import Discipline, Recovery, Switching, TrafficClass
+from emu.units import duration_ps
+
+ACK_EVERY = 4
+"""Packets between acknowledgements, where only recovery needs them."""
+MOST_QUEUE_PAIRS = 64
+
+
+class Plane(Protocol):
+    """What an adapter asks of the engine."""
+
+    def notify_link(self, notice: Notice, now_ps: int) -> None: ...
+    def notify_rank(self, notice: Notice, to_rank: int, from_rank: int, now_ps: int) -> None:
+        """Send a word from rank to rank."""
+        ...
+
+    def call_rank(self, rank: int, time_ps: int, action: Callable[[int], None]) -> None: ...
+    def deliver(self, frame: Frame, now_ps: int) -> None:
+        """A chunk is complete."""
+        ...
+
+    def left(self, frame: Frame, now_ps: int) -> None:
+        """The last byte of a chunk leaves now for the first time."""
+        ...
+
+    def control(self, traffic_class: TrafficClass, source_rank: int, target_rank: int) -> tuple[SenderControl, ReceiverControl]:
+        """A fresh pair of halves; each side keeps its own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterStatistics:
+    """Counters of one rank's adapter, over its queue pairs."""
+
+    name: str
+    cnp_sent: int
+    cnp_received: int
+    marked_packets: int
+    """Packets received with ECN's mark."""
+    out_of_sequence: int
+    duplicates: int
+    nacks_sent: int
+    resent_packets: int
+    resent_bytes: int
+    timeouts: int
+    trimmed_packets: int
+    discarded_packets: int
+    """Dropped here: the receive buffer was full."""
+    peak_receive_bytes: int
+    pauses_sent: int
+
+
+class Adapter:
+    """Queue pairs, receive buffer and admission of one rank."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        name: str,
+        n_ranks: int,
+        switching: Switching,
+        switch: Switch,
+        ingress: dict[int, Link],
+        plane: Plane,
+        drain_rate_bps: int | None,
+        payload: bool,
+    ) -> None:
+        self.rank = rank
+        self.name = name
+        self.n_ranks = n_ranks
+        self.switching = switching
+        self.switch = switch
+        self.plane = plane
+        self.drain_rate_bps = drain_rate_bps
+        self._payload = payload
+        self._ingress = ingress
+        self.sources = {link: PortSource(self.take, port, switching.n_queues) for link, port in switch.ports.items()}
+        for link, source in self.sources.items():
+            switch.ports[link].source = source
+        self.senders: dict[tuple[int, int, int], SendQueuePair] = {}
+        self.receivers: dict[tuple[int, int, int], tuple[ReceiveQueuePair, ReceiverControl]] = {}
+        self._dealt: dict[tuple[int, int], int] = {}
+        self._assembling: dict[tuple[int, ...], tuple[Reassembly, Frame]] = {}
+        self._drain_free_ps = 0
+        self._received_bytes: dict[tuple[int, int], int] = {}
+        self._buffered_bytes = 0
+        self._paused: set[tuple[int, int]] = set()
+        self._owed: dict[tuple[int, int], int] = {}
+        self._requests: deque[tuple[int, int, int]] = deque()
+        self._admitted: dict[int, int] = {}
+        self._limits = [plane.control(c, rank, rank)[1].admits or 1 for c in switching.classes]
+        self._granted: dict[tuple[int, int, int], int] = {}
+        self.n_cnp_sent = self.n_cnp_received = self.n_marked = self.n_nacks = 0
+        self.n_trimmed = self.n_discarded = self.n_pauses = self.peak_receive_bytes = 0
+
+    # -- out -------------------------------------------------------------------------------------
+
+    def send(self, frame: Frame, class_index: int, now_ps: int) -> None:
+        """Send a chunk in a class, over the next of the queue pairs to its target."""
+        peer = frame.target_rank
+        n_pairs = self.switching.n_queue_pairs
+        dealt = self._dealt.get((peer, class_index), 0)
+        self._dealt[peer, class_index] = dealt + 1
+        key = peer, class_index, dealt % n_pairs
+        pair = self.senders.get(key)
+        if pair is None:
+            traffic_class = self.switching.classes[class_index]
+            control, _ = self.plane.control(traffic_class, self.rank, peer)
+            pair = self.senders[key] = SendQueuePair(
+                peer=peer,
+                index=key[2],
+                queue=class_index,
+                entropy=((self.rank * self.n_ranks + peer) * MOST_QUEUE_PAIRS + key[2]) * 8 + class_index,
+                control=control,
+                recovery=traffic_class.recovery,
+                quantum_bytes=self.switching.quantum_bytes,
+            )
+        pair.submit(frame)
+        if pair.control.asks:
+            self._notify(NoticeKind.REQUEST, peer, pair.index, class_index, now_ps, value=pair.n_chunks)
+        self.activate(pair, now_ps)
+
+    def activate(self, pair: SendQueuePair, now_ps: int) -> None:
+        """Line a queue pair up at the port of its next packet, unless it is in line already."""
+        if pair.pending is not None:
+            return
+        packet = pair.prepare(now_ps)
+        if packet is None:
+            return
+        self._line_up(pair, packet, now_ps)
+
+    def _line_up(self, pair: SendQueuePair, packet: Packet, now_ps: int) -> None:
+        ready_ps = pair.control.ready_ps(now_ps, pair.outstanding_bytes, packet.payload_bytes)
+        if ready_ps >= FOREVER_PS:
+            return
+        port = self.switch.egress(packet, now_ps)
+        self.sources[port.index].add(pair, packet.queue, ready_ps, now_ps)
+        port.kick(now_ps)
+
+    def take(self, pair: SendQueuePair, port: Port, now_ps: int) -> Packet:
+        """The port sends the queue pair's packet now."""
+        packet, ends_chunk = pair.take(now_ps)
+        if pair.keeps:
+            self._start_timer(pair, now_ps)
+        if ends_chunk:
+            frame = packet.frame
+            left_ps = now_ps + port.cost(packet.payload_bytes)[1]
+            self.plane.call_rank(self.rank, left_ps, lambda at_ps: self.plane.left(frame, at_ps))
+        self.activate(pair, now_ps)
+        return packet
+
+    def _renew(self, pair: SendQueuePair, now_ps: int) -> None:
+        """The control may allow more than it did, or there is something to send again."""
+        if pair.pending is not None:
+            pair.ticket += 1
+            self._line_up(pair, pair.pending[2], now_ps)
+        else:
+            self.activate(pair, now_ps)
+
+    def _start_timer(self, pair: SendQueuePair, now_ps: int) -> None:
+        pair.deadline_ps = now_ps + self.switching.classes[pair.queue].timeout_ps
+        if not pair.timer_set:
+            pair.timer_set = True
+            self.plane.call_rank(self.rank, pair.deadline_ps, lambda at_ps: self._timer(pair, at_ps))
+
+    def _timer(self, pair: SendQueuePair, now_ps: int) -> None:
+        pair.timer_set = False
+        if not pair.unacked:
+            return
+        if now_ps < pair.deadline_ps:
+            pair.timer_set = True
+            self.plane.call_rank(self.rank, pair.deadline_ps, lambda at_ps: self._timer(pair, at_ps))
+            return
+        pair.timed_out()
+        pair.control.timed_out(now_ps)
+        self._start_timer(pair, now_ps)
+        self._renew(pair, now_ps)
+
+    def answered(self, notice: Notice, now_ps: int) -> None:
+        """A word from the other end of a queue pair is here."""
+        class_index = notice.queue
+        if notice.kind is NoticeKind.REQUEST:
+            self._requested(notice.source_rank, notice.queue_pair, class_index, now_ps)
+            return
+        pair = self.senders.get((notice.target_rank, class_index, notice.queue_pair))
+        if pair is None:
+            return
+        control = pair.control
+        match notice.kind:
+            case NoticeKind.ACK:
+                n_bytes = pair.acknowledged(notice.value, notice.selective)
+                if n_bytes:
+                    pair.deadline_ps = now_ps + self.switching.classes[class_index].timeout_ps
+                control.acknowledged(now_ps, notice.n_bytes, now_ps - notice.echo_ps, notice.marked)
+            case NoticeKind.NACK:
+                lost = pair.missing(notice.value)
+                if lost:
+                    control.lost(now_ps, lost, trimmed=notice.marked)
+            case NoticeKind.CNP:
+                self.n_cnp_received += 1
+                control.notified(now_ps)
+            case NoticeKind.GRANT:
+                pair.granted_chunks = max(pair.granted_chunks, notice.value)
+        self._renew(pair, now_ps)
+
+    # -- in --------------------------------------------------------------------------------------
+
+    def receive(self, packet: Packet, link: int, now_ps: int) -> None:
+        """The tail of a packet for this rank is here."""
+        class_index = packet.queue % len(self.switching.classes)
+        traffic_class = self.switching.classes[class_index]
+        n_bytes = wire_bytes(self._ingress[link], packet.payload_bytes)
+        if traffic_class.discipline is Discipline.DROP and self._buffered_bytes + n_bytes > self.switching.receive_buffer_bytes:
+            self.n_discarded += 1
+            return
+        if self.drain_rate_bps is None:
+            self._drained(link, packet.queue, n_bytes, now_ps, buffered=False)
+            self._accept(packet, class_index, now_ps)
+            return
+        key = link, packet.queue
+        self._buffered_bytes += n_bytes
+        self.peak_receive_bytes = max(self.peak_receive_bytes, self._buffered_bytes)
+        held = self._received_bytes[key] = self._received_bytes.get(key, 0) + n_bytes
+        if traffic_class.discipline is Discipline.PAUSE and key not in self._paused:
+            headroom = self.switching.headroom_bytes
+            if held > self.switching.receive_buffer_bytes - headroom:
+                self._paused.add(key)
+                self.n_pauses += 1
+                self.plane.notify_link(Notice(NoticeKind.PAUSE, value=1, link=link, queue=packet.queue), now_ps)
+        begin_ps = max(now_ps, self._drain_free_ps)
+        self._drain_free_ps = begin_ps + duration_ps(n_bytes, self.drain_rate_bps)
+        queue = packet.queue
+
+        def drained(at_ps: int) -> None:
+            self._drained(link, queue, n_bytes, at_ps, buffered=True)
+            self._accept(packet, class_index, at_ps)
+
+        self.plane.call_rank(self.rank, self._drain_free_ps, drained)
+
+    def _drained(self, link: int, queue: int, n_bytes: int, now_ps: int, *, buffered: bool) -> None:
+        """Room in the receive buffer is free again."""
+        key = link, queue
+        traffic_class = self.switching.classes[queue % len(self.switching.classes)]
+        if buffered:
+            self._buffered_bytes -= n_bytes
+            held = self._received_bytes[key] = self._received_bytes[key] - n_bytes
+            if key in self._paused:
+                xon = self.switching.receive_buffer_bytes - self.switching.headroom_bytes - self.switching.xon_offset_bytes
+                if held <= max(0, xon):
+                    self._paused.discard(key)
+                    self.plane.notify_link(Notice(NoticeKind.PAUSE, value=0, link=link, queue=queue), now_ps)
+        if traffic_class.discipline is Discipline.CREDIT:
+            owed = self._owed[key] = self._owed.get(key, 0) + n_bytes
+            if owed * CREDIT_SHARE >= traffic_class.credit_bytes:
+                self._owed[key] = 0
+                self.plane.notify_link(Notice(NoticeKind.CREDIT, value=owed, link=link, queue=queue), now_ps)
+
+    def _accept(self, packet: Packet, class_index: int, now_ps: int) -> None:
+        frame = packet.frame
+        source = frame.source_rank
+        key = source, class_index, packet.queue_pair
+        found = self.receivers.get(key)
+        if found is None:
+            traffic_class = self.switching.classes[class_index]
+            _, control = self.plane.control(traffic_class, source, self.rank)
+            pair = ReceiveQueuePair(recovery=traffic_class.recovery, reorder_packets=self.switching.reorder_packets)
+            found = self.receivers[key] = pair, control
+        pair, control = found
+        if packet.marked:
+            self.n_marked += 1
+        if control.notifies(now_ps, packet.marked):
+            self.n_cnp_sent += 1
+            self._answer(NoticeKind.CNP, key, now_ps)
+        if packet.trimmed:
+            self.n_trimmed += 1
+            if pair.trimmed(packet.sequence):
+                self.n_nacks += 1
+                self._answer(NoticeKind.NACK, key, now_ps, value=packet.sequence, marked=True)
+            return
+        counts = pair.take(packet.sequence)
+        if pair.recovery is not Recovery.NONE:
+            self._acknowledge(packet, key, pair, counts, control, now_ps)
+        elif control.acknowledges:
+            self._answer_packet(packet, key, pair.expected, now_ps)
+        if counts:
+            self._assemble(packet, class_index, now_ps)
+
+    def _acknowledge(
+        self,
+        packet: Packet,
+        key: tuple[int, int, int],
+        pair: ReceiveQueuePair,
+        counts: bool,
+        control: ReceiverControl,
+        now_ps: int,
+    ) -> None:
+        for sequence in pair.asks_for() if packet.sequence > pair.expected or not counts else ():
+            self.n_nacks += 1
+            self._answer(NoticeKind.NACK, key, now_ps, value=sequence)
+        pair.since_ack += 1
+        ends = packet.offset_bytes + packet.payload_bytes >= packet.frame.payload_bytes
+        selective = pair.recovery is Recovery.SELECTIVE_REPEAT
+        if control.acknowledges or selective or ends or pair.since_ack >= ACK_EVERY or not counts:
+            pair.since_ack = 0
+            self._answer_packet(packet, key, pair.expected, now_ps, selective=packet.sequence if selective else -1)
+
+    def _answer_packet(self, packet: Packet, key: tuple[int, int, int], expected: int, now_ps: int, selective: int = -1) -> None:
+        source, class_index, queue_pair = key
+        notice = Notice(
+            NoticeKind.ACK,
+            value=expected,
+            queue=class_index,
+            source_rank=source,
+            target_rank=self.rank,
+            queue_pair=queue_pair,
+            echo_ps=packet.sent_ps,
+            marked=packet.marked,
+            n_bytes=packet.payload_bytes,
+            selective=selective,
+        )
+        self.plane.notify_rank(notice, source, self.rank, now_ps)
+
+    def _answer(self, kind: NoticeKind, key: tuple[int, int, int], now_ps: int, *, value: int = 0, marked: bool = False) -> None:
+        source, class_index, queue_pair = key
+        notice = Notice(
+            kind,
+            value=value,
+            queue=class_index,
+            source_rank=source,
+            target_rank=self.rank,
+            queue_pair=queue_pair,
+            marked=marked,
+        )
+        self.plane.notify_rank(notice, source, self.rank, now_ps)
+
+    def _notify(self, kind: NoticeKind, peer: int, queue_pair: int, class_index: int, now_ps: int, *, value: int) -> None:
+        notice = Notice(kind, value=value, queue=class_index, source_rank=self.rank, target_rank=peer, queue_pair=queue_pair)
+        self.plane.notify_rank(notice, peer, self.rank, now_ps)
+
+    def _assemble(self, packet: Packet, class_index: int, now_ps: int) -> None:
+        frame = packet.frame
+        key = frame.source_rank, frame.communicator, frame.operation, frame.message, frame.chunk
+        found = self._assembling.get(key)
+        if found is None:
+            found = self._assembling[key] = Reassembly(frame, payload=self._payload), frame
+        if not found[0].put(packet):
+            return
+        del self._assembling[key]
+        whole = frame.arrived(found[0].payload, now_ps)
+        if self._admitted.get(class_index):
+            self._admitted[class_index] -= 1
+            self._admit(class_index, now_ps)
+        self.plane.deliver(whole, now_ps)
+
+    # -- admission -------------------------------------------------------------------------------
+
+    def _requested(self, source: int, queue_pair: int, class_index: int, now_ps: int) -> None:
+        """A sender has a chunk more; who asks first is served first."""
+        self._requests.append((source, class_index, queue_pair))
+        self._admit(class_index, now_ps)
+
+    def _admit(self, class_index: int, now_ps: int) -> None:
+        limit = self._limits[class_index]
+        while self._requests and self._admitted.get(class_index, 0) < limit:
+            key = self._requests.popleft()
+            self._admitted[class_index] = self._admitted.get(class_index, 0) + 1
+            granted = self._granted[key] = self._granted.get(key, 0) + 1
+            self._answer(NoticeKind.GRANT, key, now_ps, value=granted)
+
+    def statistics(self) -> AdapterStatistics:
+        """Counters so far."""
+        senders = self.senders.values()
+        receivers = [pair for pair, _ in self.receivers.values()]
+        return AdapterStatistics(
+            name=self.name,
+            cnp_sent=self.n_cnp_sent,
+            cnp_received=self.n_cnp_received,
+            marked_packets=self.n_marked,
+            out_of_sequence=sum(pair.n_out_of_sequence for pair in receivers),
+            duplicates=sum(pair.n_duplicates for pair in receivers),
+            nacks_sent=self.n_nacks,
+            resent_packets=sum(pair.resent_packets for pair in senders),
+            resent_bytes=sum(pair.resent_bytes for pair in senders),
+            timeouts=sum(pair.timeouts for pair in senders),
+            trimmed_packets=self.n_trimmed,
+            discarded_packets=self.n_discarded,
+            peak_receive_bytes=self.peak_receive_bytes,
+            pauses_sent=self.n_pauses,
+        )

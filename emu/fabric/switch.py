@@ -1,0 +1,181 @@
+"""Switch: what a node does with packets that pass it, in a fabric with a ``switching``.
+
+A packet that arrives is routed (``emu.balancing``), admitted to the buffer (``fabric/buffer.py``), marked by the length of
+its egress queue, and queued at its port.  What does not fit is dropped or trimmed.  When its last byte has left, its
+buffer is free: then a paused sender may go on, and a credit goes back.  Accelerators that forward (tori) do the same.
+
+Law: packets in = packets out + dropped + held; a lossless class drops nothing, unless the watchdog does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from emu.balancing.base import Policy
+from emu.fabric.buffer import SharedBuffer
+from emu.fabric.packet import Notice, NoticeKind, Packet
+from emu.fabric.port import Port, wire_bytes
+from emu.keyed import mix
+from emu.topologies.graph import Link
+from emu.topologies.switching import Discipline, Switching
+
+CREDIT_SHARE = 8
+"""Credits go back once they are this part of the input buffer, or a packet."""
+
+
+class Plane(Protocol):
+    """What a node asks of the engine."""
+
+    def notify_link(self, notice: Notice, now_ps: int) -> None:
+        """Send a word to the sending end of ``notice.link``, over the way back."""
+        ...
+
+    def call_node(self, node: int, time_ps: int, action: Callable[[int], None]) -> None: ...
+
+    def candidates(self, node: int, target_rank: int, now_ps: int) -> tuple[int, ...]:
+        """Links that lead nearer to the rank's node, without those known to be down."""
+        ...
+
+
+class Switch:
+    """Buffer, policy and ports of one node."""
+
+    def __init__(
+        self,
+        *,
+        node: int,
+        switching: Switching,
+        ports: dict[int, Port],
+        ingress: dict[int, Link],
+        policy: Policy,
+        plane: Plane,
+        seed: int,
+    ) -> None:
+        """``ports``: by link that leaves the node; ``ingress``: links that enter it."""
+        self.node = node
+        self.switching = switching
+        self.ports = ports
+        self.policy = policy
+        self.plane = plane
+        self.seed = seed
+        self.buffer = SharedBuffer(switching, list(ingress))
+        self._ingress = ingress
+        self._classes = [switching.classes[queue % len(switching.classes)] for queue in range(switching.n_queues)]
+        self._owed_credits = {
+            (link, queue): 0
+            for link in ingress
+            for queue in range(switching.n_queues)
+            if self._classes[queue].discipline is Discipline.CREDIT
+        }
+        self._n_draws = 0
+        self.n_pauses = 0
+        for port in ports.values():
+            port.on_release = self.released
+
+    def depth_bytes(self, link: int) -> int:
+        return self.ports[link].depth_bytes()
+
+    def egress(self, packet: Packet, now_ps: int) -> Port:
+        """The port that the packet leaves by; sets its queue, as a policy may change the lane."""
+        frame = packet.frame
+        candidates = self.plane.candidates(self.node, frame.target_rank, now_ps)
+        n_classes = len(self.switching.classes)
+        lane, number = divmod(packet.queue, n_classes)
+        link, lane = self.policy.choose(
+            candidates,
+            source_rank=frame.source_rank,
+            target_rank=frame.target_rank,
+            flow=packet.entropy,
+            sequence=packet.sequence,
+            lane=lane,
+            view=self,
+            now_ps=now_ps,
+        )
+        packet.queue = lane * n_classes + number
+        return self.ports[link]
+
+    def receive(self, packet: Packet, link: int, now_ps: int) -> None:
+        """The head of a packet is here, by ``link``."""
+        arrived_in = packet.queue
+        port = self.egress(packet, now_ps)
+        n_bytes, duration_ps, first_ps = port.cost(packet.payload_bytes)
+        queue = packet.queue
+        traffic_class = self._classes[queue]
+        discipline = traffic_class.discipline
+        counters = port.counters[queue]
+        if discipline is Discipline.DROP and not self.buffer.admits(port.queued_bytes[queue], n_bytes):
+            if not traffic_class.trims or packet.trimmed:
+                self._drop(packet, port, n_bytes)
+                return
+            counters.trimmed += 1
+            packet.trimmed = True
+            packet.payload = None
+            packet.payload_bytes = 0
+            packet.queue = queue = self._trim_queue(queue)
+            n_bytes, duration_ps, first_ps = port.cost(0)
+            if self.buffer.pool_used_bytes + n_bytes > self.buffer.pool_bytes:
+                self._drop(packet, port, n_bytes)
+                return
+        packet.ingress = link
+        if discipline is Discipline.CREDIT:
+            # The input buffer is that of the link and lane it came by, and the credit is what its sender took for it.
+            packet.held_queue = arrived_in
+            packet.held_bytes = wire_bytes(self._ingress[link], packet.payload_bytes)
+        else:
+            packet.held_queue = queue
+            packet.held_bytes = n_bytes
+            if self.buffer.take(self.buffer.queues[link, queue], n_bytes):
+                self.n_pauses += 1
+                self.plane.notify_link(Notice(NoticeKind.PAUSE, value=1, link=link, queue=queue), now_ps)
+        marking = traffic_class.marking
+        if marking is not None and not packet.marked and not packet.trimmed:
+            length = port.queued_bytes[queue]
+            if length > marking.kmin_bytes and self._draws(length, queue):
+                packet.marked = True
+                counters.marked += 1
+        ready_ps = packet.tail_ps - (duration_ps - first_ps)
+        if ready_ps > now_ps:
+            self.plane.call_node(self.node, ready_ps, lambda at_ps: port.enqueue(packet, at_ps))
+        else:
+            port.enqueue(packet, now_ps)
+
+    def _draws(self, length_bytes: int, queue: int) -> bool:
+        marking = self._classes[queue].marking
+        assert marking is not None
+        if length_bytes > marking.kmax_bytes:
+            return True
+        self._n_draws += 1
+        pmax = marking.pmax
+        above, over = length_bytes - marking.kmin_bytes, marking.kmax_bytes - marking.kmin_bytes
+        return mix(self.seed, self.node, self._n_draws) * pmax.denominator * over < (pmax.numerator * above) << 64
+
+    def _trim_queue(self, queue: int) -> int:
+        """Trimmed headers travel in the highest strict class that may drop, if there is one."""
+        classes = self.switching.classes
+        strict = [i for i, c in enumerate(classes) if c.strict and c.discipline is Discipline.DROP]
+        return max(strict, key=lambda i: classes[i].priority) if strict else queue
+
+    def _drop(self, packet: Packet, port: Port, n_bytes: int) -> None:
+        counters = port.counters[packet.queue]
+        counters.dropped_packets += 1
+        counters.dropped_bytes += packet.payload_bytes
+
+    def released(self, link: int, queue: int, n_bytes: int, now_ps: int) -> None:
+        """A packet that came by ``link`` has left: ``queue`` is the one it came in."""
+        key = link, queue
+        if key in self._owed_credits:
+            owed = self._owed_credits[key] = self._owed_credits[key] + n_bytes
+            if owed * CREDIT_SHARE >= self._classes[queue].credit_bytes:
+                self._owed_credits[key] = 0
+                self.plane.notify_link(Notice(NoticeKind.CREDIT, value=owed, link=link, queue=queue), now_ps)
+            return
+        held = self.buffer.queues[key]
+        self.buffer.release(held, n_bytes)
+        if held.is_paused and self.buffer.may_resume(held):
+            held.is_paused = False
+            self.plane.notify_link(Notice(NoticeKind.PAUSE, value=0, link=link, queue=queue), now_ps)
+
+    def validate(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        self.buffer.validate()
