@@ -16,11 +16,10 @@ import os
 import pickle
 import shutil
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,7 +35,16 @@ from emu.drivers.explain import RankState, explain, unreceived
 from emu.drivers.floors import FloorPage
 from emu.drivers.placement import Placement, place
 from emu.errors import ConfigError, EmuError, PeerLost
-from emu.host import DIRECTORY_PREFIX, descriptor_limit, descriptors_needed, keep_memory, memory_directory, new_directory, sweep
+from emu.host import (
+    DIRECTORY_PREFIX,
+    check_answers,
+    descriptor_limit,
+    descriptors_needed,
+    keep_memory,
+    memory_directory,
+    new_directory,
+    sweep,
+)
 from emu.rank import Rank
 from emu.session import EngineCounters
 from emu.topologies.graph import Topology
@@ -45,7 +53,6 @@ from emu.transport import Keys, Transport
 
 SWITCH_INTERVAL_S = 0.0005
 """How long one thread of an actor may keep the interpreter while another waits for it (Python's default is 5 ms)."""
-ANSWER_S = 5.0
 START_TIMEOUT_S = 120.0
 CALL_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
@@ -58,6 +65,8 @@ LEFTOVER_S, LEFTOVER_LOOK_S = 1.0, 0.002
 LEAD_NS = 20_000_000
 """A run starts this long after the session says so, for the word to reach every actor."""
 OBJECT_STORE_BYTES = 100 * 2**20
+DEATHS = (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
+"""How Ray says that an actor is gone; the last when Ray itself ends it because the host's memory is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +98,7 @@ class _HostActor:
         self._transport = Transport(
             scheme=scheme.removesuffix("-remote"), address=address, name=f"{session:x}-{process}", keys=keys
         )
+        self._process = process
         self._topology = topology
         self._placement = placement
         self._chooser = Chooser(topology)
@@ -107,7 +117,7 @@ class _HostActor:
         self._failure: PeerLost | None = None
 
     def _run_loop(self) -> None:
-        with contextlib.suppress(Exception):  # kept in host.fault and reported by the session's next look
+        with contextlib.suppress(Exception):  # kept in host.fault, and the vigil tells the session
             self._host.loop()
 
     def describe(self) -> _HostInfo:
@@ -144,10 +154,21 @@ class _HostActor:
                 done.set()
 
         self._host.command(act)
-        if not done.wait(CALL_TIMEOUT_S):
-            raise EmuError("the actor's loop does not answer")
+        deadline_ns = wall_ns() + int(CALL_TIMEOUT_S * 1e9)
+        while not done.wait(WATCH_S):
+            if self._host.ended.is_set():
+                raise self._fault()
+            if wall_ns() > deadline_ns:
+                raise EmuError("the actor's loop does not answer")
         if failed:
             raise failed[0]
+
+    def _fault(self) -> EmuError:
+        """Why the loop is over."""
+        names = [
+            node.name for node, owner in zip(self._topology.nodes, self._placement.owner, strict=True) if owner == self._process
+        ]
+        return EmuError(f"the loop of {', '.join(names)} failed: {self._host.fault!r}; open another session")
 
     def halt(self) -> None:
         self._in_loop(self._host.halt)
@@ -195,7 +216,9 @@ class _HostActor:
             raise failure
         if runtime.failed is not None:
             raise runtime.failed
-        return runtime.results(), max((r.rank.cursor_ps for r in residents), default=0)
+        results = runtime.results()
+        _check_sendable(results)
+        return results, max((r.rank.cursor_ps for r in residents), default=0)
 
     def abort(self, error: EmuError) -> None:
         self._in_loop(lambda: self._host.runtime.fail(error))
@@ -207,14 +230,12 @@ class _HostActor:
         self._in_loop(lambda: found.extend(runtime.leftovers()))
         return runtime.suspicion, found
 
-    def states(self) -> tuple[list[RankState], str | None, int, str | None]:
-        """What the ranks do, a mismatch that a frame showed, events so far, and the loop's fault."""
+    def states(self) -> tuple[list[RankState], str | None, int]:
+        """What the ranks do, a mismatch that a frame showed, and events so far."""
         runtime = self._host.runtime
         states: list[RankState] = []
-        if self._host.fault is None:
-            self._in_loop(lambda: states.extend(runtime.states()))
-        fault = self._host.fault
-        return states, runtime.suspicion, self._host.engine.events, None if fault is None else repr(fault)
+        self._in_loop(lambda: states.extend(runtime.states()))
+        return states, runtime.suspicion, self._host.engine.events
 
     def counters(self) -> EngineCounters:
         found: list[EngineCounters] = []
@@ -223,9 +244,8 @@ class _HostActor:
         def read() -> None:
             counters = host.counters
             found.append(
-                EngineCounters(
-                    links={i: machine.statistics() for i, machine in host.engine.links.items()},
-                    events=host.engine.events,
+                replace(
+                    EngineCounters.of(host.engine),
                     order_violations=counters.order_violations,
                     order_weight_ps=counters.order_weight_ps,
                     transport_backpressure=counters.transport_backpressure,
@@ -245,7 +265,10 @@ class _HostActor:
         self._transport.close()
 
     def vigil(self) -> None:
-        """Never returns: the call fails when the actor dies."""
+        """Never returns: the call fails when the loop does, or the actor dies."""
+        self._host.ended.wait()
+        if self._host.fault is not None:
+            raise self._fault()
         threading.Event().wait()
 
     def process_id(self) -> int:
@@ -315,7 +338,7 @@ class RayBackend:
         _quieten()
         sweep()
         if address is not None:
-            _check_answers(address)
+            check_answers(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
@@ -416,8 +439,13 @@ class RayBackend:
     # -- Ray calls ---------------------------------------------------------------------------------
 
     def _get(self, refs: list[Any]) -> list[Any]:
+        """Answers while the actors are started.  Raises EmuError, also when one dies on the way."""
         try:
             return list(ray.get(refs, timeout=START_TIMEOUT_S))
+        except DEATHS as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            told = lines[-1 if "creation task" in lines[0] else 0].strip()  # there the exception of __init__ comes last
+            raise EmuError(f"an actor died while it was started: {told}") from None
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from None
 
@@ -432,7 +460,7 @@ class RayBackend:
         for ref, process in refs.items():
             try:
                 results[process] = ray.get(ref, timeout=START_TIMEOUT_S)
-            except ray.exceptions.RayActorError:
+            except DEATHS:
                 self._bury(process)
                 raise self._lost() from None
             except ray.exceptions.RayTaskError as error:
@@ -490,7 +518,7 @@ class RayBackend:
                 process = refs.get(ref, self._vigils.get(ref, 0))
                 try:
                     found, cursor_ps = ray.get(ref)
-                except ray.exceptions.RayActorError:
+                except DEATHS:
                     self._bury(process)
                     self._abort(self._lost(), pending)
                 except ray.exceptions.RayTaskError as error:
@@ -536,9 +564,6 @@ class RayBackend:
         if quiet < QUIET_LOOKS and not stalled:
             return quiet, progress, since_ns
         gathered = self._all(lambda _, actor: actor.states.remote())
-        fault = next((found[3] for found in gathered.values() if found[3] is not None), None)
-        if fault is not None:
-            self._abort(EmuError(f"an actor's loop failed: {fault}"), pending)
         states = [state for found in gathered.values() for state in found[0]]
         if not any(state.status == "waiting" for state in states):
             return 0, progress, now_ns  # user code may take as long as it likes while nobody waits for it
@@ -557,6 +582,9 @@ class RayBackend:
 
     def counters(self) -> list[EngineCounters]:
         return list(self._all(lambda _, actor: actor.counters.remote()).values())
+
+    def elapsed_ps(self) -> int:
+        return self._start_ps
 
     def hops(self) -> list[tuple[int, int]]:
         """Nothing: an emulated run is measured, not predicted."""
@@ -607,25 +635,22 @@ def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
             cloudpickle.unregister_pickle_by_value(module)
 
 
+def _check_sendable(results: dict[int, Any]) -> None:
+    """Raises EmuError that names the rank whose result does not pickle.  Arrays are looked at, not copied."""
+    for world_rank, result in results.items():
+        try:
+            cloudpickle.dumps(result, protocol=5, buffer_callback=lambda _: False)
+        except Exception as error:
+            raise EmuError(
+                f"what rank {world_rank} returned ({type(result).__name__}) cannot be sent back: {_first_line(error)};"
+                " return numbers, text, numpy arrays, or lists and dicts of them"
+            ) from None
+
+
 def _installed(module: ModuleType) -> bool:
     """Whether an actor can import the module by itself: emu's own, and what lies in site-packages."""
     file = getattr(module, "__file__", None) or ""
     return module.__name__.split(".")[0] == "emu" or "site-packages" in file or not file
-
-
-def _check_answers(address: str) -> None:
-    """Ray retries a dead address for a minute and fills stderr; ask first.  Raises ConfigError."""
-    host, _, port = address.rpartition(":")
-    if address == "auto" or "://" in address:
-        return
-    if not host or not port.isdigit():
-        raise ConfigError(f"--address {address}: write HOST:PORT of a Ray cluster's head, such as 10.0.0.1:6379, or auto")
-    try:
-        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
-    except OSError as error:
-        raise ConfigError(
-            f"--address {address}: nothing answers there ({error}); start a cluster with 'ray start --head'"
-        ) from None
 
 
 def _cause(error: Any) -> EmuError:

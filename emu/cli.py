@@ -57,6 +57,8 @@ def root(
     emu bench all_reduce --fabric dgx-h100-8 -b 8 -e 64M -f 8
 
     emu predict alltoall --fabric torus --set shape=4x4x4
+
+    emu compare gather --fabric star --set ranks=8 --set rate=400Gbit/s
     """
 
 
@@ -105,23 +107,34 @@ def bench(
     seed: Annotated[int, _emulation("--seed", help="Of routes, placement and impairments.")] = 0,
     seeds: Annotated[int, _emulation("--seeds", help="Run N seeds; median, p5 and p95.")] = 1,
     strict: Annotated[bool, _output("--strict", help="Exit 5 when a row is degraded.")] = False,
-    json: Annotated[Path | None, _output("--json", "-J", help="Write a report; never overwrites.")] = None,
-    run_file: Annotated[Path | None, _output("--run-file", help="Write what `emu rerun` needs; never overwrites.")] = None,
+    json: Annotated[
+        Path | None, _output("--json", "-J", help="Write every row, verdict and option, as nccl-tests' JSON; never overwrites.")
+    ] = None,
+    run_file: Annotated[
+        Path | None, _output("--run-file", help="Write options, fabrics and model times for `emu rerun`; never overwrites.")
+    ] = None,
 ) -> int:
     """Run a collective over a range of sizes and print nccl-tests' table.
 
     `emu bench` emulates: real data over shaped links. `emu predict` simulates: the model's times, at once.
     """
     from emu.bench.commands import bench as run_bench
-    from emu.bench.options import DEFAULT_FABRIC, BenchOptions, parse_auto, parse_count, parse_settings, parse_switch
-    from emu.units import parse_nccl_size_bytes
+    from emu.bench.options import (
+        DEFAULT_FABRIC,
+        BenchOptions,
+        parse_auto,
+        parse_count,
+        parse_settings,
+        parse_size_bytes,
+        parse_switch,
+    )
 
     options = BenchOptions(
         collective=collective,
-        begin_bytes=parse_nccl_size_bytes(begin),
-        end_bytes=parse_nccl_size_bytes(end),
+        begin_bytes=parse_size_bytes("-b", begin),
+        end_bytes=parse_size_bytes("-e", end),
         step_factor=factor,
-        step_bytes=parse_nccl_size_bytes(step),
+        step_bytes=parse_size_bytes("-i", step),
         iterations=iterations,
         warmup=warmup,
         check=None if check is None else parse_switch("-c", check),
@@ -136,7 +149,7 @@ def bench(
         rank_map=rank_map,
         algorithm=algorithm,
         channels=channels,
-        chunk_bytes=None if chunk == "auto" else parse_nccl_size_bytes(chunk),
+        chunk_bytes=None if chunk == "auto" else parse_size_bytes("--chunk", chunk),
         driver=driver or ("simulate" if context.info_name == "predict" else "emulate"),
         dilation=parse_auto("--dilation", dilation),
         accelerators_per_actor=parse_count("--accelerators-per-actor", per_actor),
@@ -152,6 +165,82 @@ def bench(
 
 app.command("bench")(bench)
 app.command("predict", help="As `emu bench`, simulated: same table, no processes, no data.")(bench)
+
+
+@app.command()
+def compare(
+    collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, alltoall, broadcast, sendrecv, ...")],
+    switching: Annotated[
+        list[str] | None,
+        _fabric("--switching", help="A switching preset; repeat for more rows. Default: five of them, RoCE to Ultra Ethernet."),
+    ] = None,
+    fabric: Annotated[str | None, _fabric("--fabric", help="Preset, topology or .toml file. Default dgx-h100-8.")] = None,
+    setting: Annotated[
+        list[str] | None, _fabric("--set", metavar="KEY=VALUE", help="A topology's parameter, for all rows.")
+    ] = None,
+    ranks: Annotated[int | None, _fabric("--ranks", help="Only the first N accelerators.")] = None,
+    impair: Annotated[
+        list[str] | None,
+        _fabric("--impair", metavar="LINKS=KIND,...", help="Impair links, e.g. 'a3->s0=throttle,factor=0.5'."),
+    ] = None,
+    algorithm: Annotated[str, _fabric("--algorithm", help="auto, ring, tree, ...; the same for all rows.")] = "auto",
+    chunk: Annotated[str, _fabric("--chunk", help="Chunk size, or auto.")] = "auto",
+    begin: Annotated[str, _nccl("-b", "--minbytes", help="Smallest size; K, M, G are binary.")] = "16M",
+    end: Annotated[str | None, _nccl("-e", "--maxbytes", help="Largest size. Default that of -b.")] = None,
+    factor: Annotated[float, _nccl("-f", "--stepfactor", help="Factor between sizes.")] = 2,
+    iterations: Annotated[int, _nccl("-n", "--iters", help="Timed iterations, back to back.")] = 5,
+    warmup: Annotated[int, _nccl("-w", "--warmup_iters", help="Untimed iterations before.")] = 1,
+    check: Annotated[int | None, _nccl("-c", "--check", help="1 or 0: check results. Default 1; 0 under simulate.")] = None,
+    driver: Annotated[str, _emulation("--driver", help="simulate, or emulate (real data, real time).")] = "simulate",
+    dilation: Annotated[str, _emulation("--dilation", help="Wall over model time: auto, a number, or 0 for unpaced.")] = "auto",
+    per_actor: Annotated[str, _emulation("--accelerators-per-actor", help="auto or a number.")] = "auto",
+    address: Annotated[str | None, _emulation("--address", help="A Ray cluster to run on.")] = None,
+    timeout: Annotated[float, _emulation("--timeout", help="Wall seconds without progress.")] = 30.0,
+    seed: Annotated[int, _emulation("--seed", help="Of routes, marks and impairments.")] = 0,
+    seeds: Annotated[int, _emulation("--seeds", help="Run N seeds; median and p99 over them, counters their mean.")] = 1,
+    strict: Annotated[bool, _output("--strict", help="Exit 5 when a row is degraded.")] = False,
+    json: Annotated[Path | None, _output("--json", "-J", help="Write every row with all counters; never overwrites.")] = None,
+) -> int:
+    """Run a collective under several disciplines of full links and print one table: time, pauses, marks, drops, cause.
+
+    emu compare all_reduce --fabric star --set ranks=8 --set rate=400Gbit/s -b 1M -e 16M -f 4
+    """
+    from emu.bench.commands import compare as run_compare
+    from emu.bench.compare import DEFAULT_SWITCHING
+    from emu.bench.options import (
+        DEFAULT_FABRIC,
+        BenchOptions,
+        parse_auto,
+        parse_count,
+        parse_settings,
+        parse_size_bytes,
+        parse_switch,
+    )
+
+    options = BenchOptions(
+        collective=collective,
+        begin_bytes=parse_size_bytes("-b", begin),
+        end_bytes=parse_size_bytes("-e", begin if end is None else end),
+        step_factor=factor,
+        iterations=iterations,
+        warmup=warmup,
+        check=None if check is None else parse_switch("-c", check),
+        fabrics=(fabric or DEFAULT_FABRIC,),
+        settings=parse_settings(setting or ()),
+        n_ranks=ranks,
+        algorithm=algorithm,
+        chunk_bytes=None if chunk == "auto" else parse_size_bytes("--chunk", chunk),
+        driver=driver,
+        dilation=parse_auto("--dilation", dilation),
+        accelerators_per_actor=parse_count("--accelerators-per-actor", per_actor),
+        seed=seed,
+        n_seeds=seeds,
+        impairments=tuple(impair or ()),
+        address=address,
+        timeout_s=timeout,
+        strict=strict,
+    )
+    return run_compare(options, switching or DEFAULT_SWITCHING, arguments=sys.argv, json_path=json)
 
 
 @app.command()
@@ -202,9 +291,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = command.main(args=None if arguments is None else list(arguments), prog_name="emu", standalone_mode=False)
         sys.stdout.flush()
     except TyperException as error:
-        text = error.format_message().replace("(Possible options: ", "(did you mean ")
+        text = _usage_mistake(error)
         if text.strip():
-            _complain(f"{text} (emu --help)")
+            context = getattr(error, "ctx", None)  # some have none
+            _complain(f"{text} ({'emu' if context is None else context.command_path} --help)")
         return EXIT_USAGE
     except EmuError as error:
         _complain(str(error))
@@ -221,6 +311,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == EXIT_INTERRUPTED:  # typer has caught the KeyboardInterrupt
         _complain("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _usage_mistake(error: TyperException) -> str:
+    """What typer found wrong, in emu's words; a value of the wrong type is named, with what it must be."""
+    from pydantic import ValidationError  # typer has imported it by now
+
+    cause = error.__cause__
+    if isinstance(error, typer.BadParameter) and isinstance(cause, ValidationError) and error.param is not None:
+        first = cause.errors(include_url=False)[0]
+        wanted = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(first["type"])
+        if wanted is not None:
+            return f"{error.param.opts[0]} {first['input']!r} must be {wanted}"
+    return error.format_message().replace("(Possible options: ", "(did you mean ")
 
 
 def _terminated(number: int, frame: object) -> None:

@@ -46,13 +46,17 @@ class Communicator:
     ``algorithm``, ``channels`` and ``chunk_bytes`` must be the same on all ranks; chunks longer than the
     connection's window go one at a time.  Roots and peers are positions in this communicator; ``index_of`` gives
     the position of a rank of the fabric.  Ranks that are no members have no communicator object to call.
+
+    On a fabric with ``switching`` its messages travel in one traffic class: the fabric's first for ``rank.comm``, for
+    others the one whose ``priority`` was given when they were made, else their parent's.
     """
 
-    def __init__(self, *, rank: Rank, members: tuple[int, ...], identity: int, name: str) -> None:
+    def __init__(self, *, rank: Rank, members: tuple[int, ...], identity: int, name: str, traffic_class: int = 0) -> None:
         self._rank = rank
         self.members = members
         self.identity = identity
         self.name = name
+        self.traffic_class = traffic_class
         self.index = members.index(rank.world_rank)
         self.size = len(members)
         self._number = 0
@@ -189,38 +193,46 @@ class Communicator:
 
     # -- sub-groups ----------------------------------------------------------------------------
 
-    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+    def split(self, color: int | None, key: int = 0, *, priority: int | None = None) -> Communicator | None:
         """Collective over this communicator: ranks of one colour form a new one, ordered by (key, old rank).
 
-        ``color`` None (NCCL_SPLIT_NOCOLOR) gives None.
+        ``color`` None (NCCL_SPLIT_NOCOLOR) gives None.  ``priority``: of the traffic class of its messages, the same on
+        all ranks of a colour.  Raises ConfigError for a priority that the fabric has no class for.
         """
         self._not_grouped("split")
         color, key = None if color is None else operator.index(color), operator.index(key)
         for what, number in (("color", color or 0), ("key", key)):
             if not -(2**63) <= number < 2**63:
                 raise ConfigError(f"split: {what} {number} must fit in 64 bits")
-        mine = np.array([-1 if color is None else color, key, 0 if color is None else 1], dtype=np.int64)
-        table = np.zeros(3 * self.size, dtype=np.int64)
+        traffic_class = self._class_of(priority)
+        mine = np.array([-1 if color is None else color, key, 0 if color is None else 1, traffic_class], dtype=np.int64)
+        table = np.zeros(4 * self.size, dtype=np.int64)
         self._exchange(mine, table)
         self._splits += 1
         if color is None:
             return None
-        rows = table.reshape(self.size, 3)
+        rows = table.reshape(self.size, 4)
         chosen = sorted((int(row[1]), r) for r, row in enumerate(rows) if row[2] and int(row[0]) == color)
+        odd = next((r for _, r in chosen if int(rows[r][3]) != traffic_class), None)
+        if odd is not None:
+            raise ConfigError(f"split: ranks {self.index} and {odd} have colour {color} but another priority; give all the same")
         members = tuple(self.members[r] for _, r in chosen)
         return Communicator(
             rank=self._rank,
             members=members,
             identity=_derived_identity(self.identity, self._splits, color),
             name=f"{self.name}/{self._splits}:{color}",
+            traffic_class=traffic_class,
         )
 
-    def create_group(self, ranks: Sequence[int]) -> Communicator:
+    def create_group(self, ranks: Sequence[int], *, priority: int | None = None) -> Communicator:
         """A communicator of some of this one's ranks, called by those ranks only, each with the same list.
 
         It does not communicate.  The k-th call with a list makes the k-th communicator of that list.
+        ``priority``: of the traffic class of its messages, the same on all its ranks.
 
-        Raises ConfigError when the caller is not in the list: a non-member has no group.
+        Raises ConfigError when the caller is not in the list (a non-member has no group), and for a priority that the
+        fabric has no class for.
         """
         ranks = tuple(int(rank) for rank in ranks)
         if len(set(ranks)) != len(ranks) or any(not 0 <= rank < self.size for rank in ranks):
@@ -234,7 +246,11 @@ class Communicator:
             members=members,
             identity=_derived_identity(self.identity, -made, *members),
             name=f"{self.name}/{list(ranks)}",
+            traffic_class=self._class_of(priority),
         )
+
+    def _class_of(self, priority: int | None) -> int:
+        return self.traffic_class if priority is None else self._rank.runtime.traffic_class(_whole("priority", priority))
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -326,6 +342,7 @@ class Communicator:
             algorithm=algorithm.lower(),
             channels=channels,
             chunk_bytes=check_chunk_bytes(chunk_bytes),
+            traffic_class=self.traffic_class,
         )
 
     def _auto_chunk_bytes(self, collective: str, n_bytes: int, algorithm: str, root: int | None) -> int:

@@ -1,4 +1,4 @@
-"""Host: what this machine gives to a run, and takes back: memory, descriptors, directories."""
+"""Host: what this machine gives to a run, and takes back: memory, descriptors, directories; and whether another answers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import contextlib
 import ctypes
 import os
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 from typing import Final
 
+from emu.errors import ConfigError
+
 DIRECTORY_PREFIX: Final = "emu-"
+ANSWER_S: Final = 5.0
 _M_TRIM_THRESHOLD: Final = -1  # <malloc.h>
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 512 * 2**20
@@ -60,3 +64,18 @@ def descriptor_limit() -> int:
     import resource
 
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def check_answers(address: str) -> None:
+    """Ray retries a dead address for a minute and fills stderr; ask first.  Raises ConfigError."""
+    host, _, port = address.rpartition(":")
+    if address == "auto" or "://" in address:
+        return
+    if not host or not port.isdigit():
+        raise ConfigError(f"--address {address}: write HOST:PORT of a Ray cluster's head, such as 10.0.0.1:6379, or auto")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"--address {address}: nothing answers there ({error}); start a cluster with 'ray start --head'"
+        ) from None

@@ -15,6 +15,8 @@ dilation (``"measured"``).
 
 from __future__ import annotations
 
+import math
+
 from emu.clock import wall_ns
 from emu.communicator import Communicator
 from emu.errors import ConfigError
@@ -75,6 +77,8 @@ class Rank:
         """Declare computation: ``compute("1.5ms")``, ``compute(us=250)`` or picoseconds.  Costs model time, no host work."""
         if (duration is None) == (us is None):
             raise ConfigError("compute() takes one duration: compute('250us') or compute(us=250)")
+        if us is not None and not math.isfinite(us):
+            raise ConfigError(f"compute(us={us}): a duration must be a finite number, 0 or more")
         time_ps = (
             round(us * PS_PER_MICROSECOND)
             if us is not None

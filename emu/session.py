@@ -16,10 +16,13 @@ from typing import Any, Protocol
 from emu.drivers.choice import Chooser
 from emu.drivers.engine import Engine, ImpairmentTable
 from emu.drivers.simulate import Simulation
+from emu.drivers.switching_guard import check_run
 from emu.errors import ConfigError, EmuError, PeerLost
+from emu.fabric.counters import AdapterStatistics, QueueStatistics
 from emu.fabric.link import LinkStatistics
 from emu.impairments.spec import parse_impairment, resolve
 from emu.rank import Rank
+from emu.telemetry.congestion import CongestionReport, collect
 from emu.topologies.fabric_file import load
 from emu.topologies.graph import Topology
 from emu.topologies.routing import with_seed
@@ -38,6 +41,7 @@ class Counters:
 
     ``transport_backpressure``, lateness and order are the host's doing (0 under simulate).
     ``socket_payload_bytes`` went over sockets: equal to the links' payload when every hop did.
+    ``congestion``: queues, pauses, drops and adapters; None on a fabric without ``switching``.
     """
 
     order_violations: int
@@ -51,14 +55,18 @@ class Counters:
     events: int
     socket_payload_bytes: int
     links: Mapping[str, LinkStatistics]
+    congestion: CongestionReport | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCounters:
-    """One engine's part of :class:`Counters`."""
+    """One engine's part of :class:`Counters`: links and queues (by class) by link, adapters by rank, its last event's time."""
 
     links: dict[int, LinkStatistics]
     events: int
+    queues: dict[int, tuple[QueueStatistics, ...]]
+    adapters: dict[int, AdapterStatistics]
+    now_ps: int
     order_violations: int = 0
     order_weight_ps: int = 0
     transport_backpressure: int = 0
@@ -67,7 +75,13 @@ class EngineCounters:
 
     @staticmethod
     def of(engine: Engine) -> EngineCounters:
-        return EngineCounters(links={i: machine.statistics() for i, machine in engine.links.items()}, events=engine.events)
+        return EngineCounters(
+            links=engine.link_statistics(),
+            events=engine.events,
+            queues=engine.queue_statistics(),
+            adapters=engine.adapter_statistics(),
+            now_ps=engine.now_ps,
+        )
 
 
 class Backend(Protocol):
@@ -78,6 +92,10 @@ class Backend(Protocol):
         self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int
     ) -> dict[int, Any]: ...
     def counters(self) -> list[EngineCounters]: ...
+    def elapsed_ps(self) -> int:
+        """Model time at which the last rank of the last run returned; 0 before."""
+        ...
+
     def lost_nodes(self) -> frozenset[int]: ...
     def process_ids(self) -> dict[str, int]: ...
     def hops(self) -> list[tuple[int, int]]: ...
@@ -133,6 +151,9 @@ class _Simulated:
 
     def counters(self) -> list[EngineCounters]:
         return [] if self._simulation is None else [EngineCounters.of(self._simulation.engine)]
+
+    def elapsed_ps(self) -> int:
+        return self._start_ps
 
     def lost_nodes(self) -> frozenset[int]:
         return frozenset()
@@ -192,7 +213,7 @@ class Session:
             raise ConfigError(f"driver {driver!r}: use emulate or simulate")
         if driver == "simulate" and user_time == "measured":
             raise ConfigError("user_time 'measured' needs the wall clock of driver emulate; under simulate use declared")
-        if timeout_s <= 0:
+        if not timeout_s > 0:
             raise ConfigError(f"timeout {timeout_s:g} s: it must be more than 0")
         self.topology = with_seed(topology, seed)
         self.driver = driver
@@ -204,6 +225,7 @@ class Session:
         self.chooser = Chooser(self.topology)
         self.session_id = secrets.randbits(63)
         self._impairments = resolve([parse_impairment(spec) for spec in specs], self.topology)
+        check_run(self.topology, self._impairments)
         self._epoch = 0
         self._runs = 0
         self._broken = False
@@ -324,7 +346,18 @@ class Session:
             events=sum(part.events for part in parts),
             socket_payload_bytes=sum(part.socket_payload_bytes for part in parts),
             links=links,
+            congestion=_congestion(topology, parts, self._backend.elapsed_ps()),
         )
+
+    def congestion(self) -> CongestionReport:
+        """What ports and adapters counted since ``begin``; :func:`emu.telemetry.diagnosis.diagnose` says what it points to.
+
+        Raises ConfigError on a fabric without ``switching``, whose buffers are infinite.
+        """
+        found = self.counters().congestion
+        if found is None:
+            raise ConfigError(f"{self.topology.name} has no switching, so nothing is queued, paused or dropped; give it one")
+        return found
 
     def hops(self) -> list[tuple[int, int]]:
         """(model time in ps, payload bytes) of every frame and hop since ``begin``, with ``record_hops`` under simulate."""
@@ -344,6 +377,18 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+
+def _congestion(topology: Topology, parts: list[EngineCounters], elapsed_ps: int) -> CongestionReport | None:
+    if topology.switching is None:
+        return None
+    return collect(
+        topology,
+        queues={link: found for part in parts for link, found in part.queues.items()},
+        adapters={rank: found for part in parts for rank, found in part.adapters.items()},
+        links={link: found for part in parts for link, found in part.links.items()},
+        elapsed_ps=elapsed_ps or max((part.now_ps for part in parts), default=0),  # timers may run on after the last rank
+    )
 
 
 def _checked_dilation(dilation: float | str) -> float:

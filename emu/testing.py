@@ -156,11 +156,13 @@ def emulated_in_process(
     impairments: ImpairmentTable | None = None,
     hold: Hold | None = None,
     reject_every: int = 0,
+    clock_offsets_ns: tuple[int, ...] = (),
 ) -> Outcome:
     """Run ``function(rank, *args)`` on every rank under the emulating driver, one thread per actor of ``owner``.
 
     ``page`` is where the floor page is made; with None there is none, as between hosts, and order is
-    kept by slack alone.  Raises the first failure of a rank, and EmuError when an actor's loop fails
+    kept by slack alone.  ``clock_offsets_ns`` is what each actor is told that its clock
+    is ahead of the session's.  Raises the first failure of a rank, and EmuError when an actor's loop fails
     or the run takes longer than TIMEOUT_S.
     """
     placement = Placement.of(topology, owner)
@@ -182,10 +184,11 @@ def emulated_in_process(
             payload=True,
             user_time="declared",
             choose_algorithm=_no_choice,
+            clock_offset_ns=clock_offsets_ns[process] if clock_offsets_ns else 0,
         )
         for process in range(placement.n_processes)
     ]
-    loops = [threading.Thread(target=host.loop, name=f"emu-loop-{host.process}", daemon=True) for host in hosts]
+    loops = [threading.Thread(target=_loop, args=(host,), name=f"emu-loop-{host.process}", daemon=True) for host in hosts]
     try:
         for host, mapped in zip(hosts, pages, strict=True):
             host.begin(epoch=1, dilation=dilation, seed=seed, impairments=impairments or {}, page=mapped)
@@ -199,8 +202,7 @@ def emulated_in_process(
         _join(hosts)
     finally:
         for host in hosts:
-            with contextlib.suppress(BrokenPipeError):  # a loop that is over has closed its end
-                host.stop()
+            host.stop()
         for loop in loops:
             if loop.ident is not None:
                 loop.join(TIMEOUT_S)
@@ -217,6 +219,11 @@ def emulated_in_process(
         transport_backpressure=sum(host.counters.transport_backpressure for host in hosts),
         frames_sent=sum(host.counters.frames_sent for host in hosts),
     )
+
+
+def _loop(host: EmulatedHost) -> None:
+    with contextlib.suppress(Exception):  # kept in host.fault
+        host.loop()
 
 
 def _join(hosts: list[EmulatedHost]) -> None:

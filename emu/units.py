@@ -52,51 +52,65 @@ _NCCL_SIZE: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _QUANTITY: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9]*)\s*")
 
 
-def _parse(text: str | int, units: dict[str, int], what: str, example: str) -> int:
+def _parse(
+    text: str | int,
+    units: dict[str, int],
+    what: str,
+    example: str,
+    *,
+    least: str = "0 or more",
+    written: str | int | None = None,
+) -> Fraction:
+    """``written`` is what the user typed, where ``text`` is not that any more; complaints quote it."""
+    shown = repr(str(text if written is None else written))
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
-        raise ConfigError(f"{str(text)!r} is not a {what}; write for example {example}")
+        raise ConfigError(f"{shown} is not a {what}; write for example {example}")
     number, unit = match.groups()
     if unit not in units:
         if unit == "":
-            raise ConfigError(f"{str(text)!r} has no unit; a {what} is written like {example}")
+            raise ConfigError(f"{shown} has no unit; a {what} is written like {example}")
         known = ", ".join(name for name in units if name)
-        raise ConfigError(f"{str(text)!r}: {unit!r} is not a unit of {what}; use one of {known}")
+        raise ConfigError(f"{shown}: {unit!r} is not a unit of {what}; use one of {known}")
     value = Fraction(number) * units[unit]
     if value < 0:
-        raise ConfigError(f"{str(text)!r} is negative; a {what} must be 0 or more")
-    return round(value)
+        raise ConfigError(f"{shown} is negative; a {what} must be {least}")
+    return value
 
 
 def parse_time_ps(text: str | int) -> int:
     """``"1.5us"`` -> 1_500_000 ps.  A bare ``0`` needs no unit.  Raises ConfigError."""
     if str(text).strip() == "0":
         return 0
-    return _parse(text, _TIME_PS, "time", "1us, 2.5ms")
+    return round(_parse(text, _TIME_PS, "time", "1us, 2.5ms"))
 
 
 def parse_rate_bps(text: str | int) -> int:
     """``"50GB/s"`` or ``"400 Gbit/s"`` -> bits per second, more than 0.  Raises ConfigError."""
-    rate_bps = 0 if str(text).strip() == "0" else _parse(text, _RATE_BPS, "rate", "50GB/s, 400Gbit/s")
+    example = "50GB/s, 400Gbit/s"
+    rate_bps = 0 if str(text).strip() == "0" else round(_parse(text, _RATE_BPS, "rate", example, least="more than 0"))
     if rate_bps <= 0:
         raise ConfigError(f"{str(text)!r}: a rate must be more than 0; to take a link down use flap or throttle")
     return rate_bps
 
 
 def parse_bytes(text: str | int) -> int:
-    """``"16MiB"``, ``"4kB"`` or a bare count of bytes -> bytes.  Raises ConfigError."""
+    """``"16MiB"``, ``"4kB"`` or a bare count of bytes -> bytes, rounded as printed sizes are.  Raises ConfigError."""
     if re.fullmatch(r"\s*[0-9]+\s*", str(text)):
         return int(text)
-    return _parse(text, _BYTES, "size", "4096, 64KiB, 16MB")
+    return round(_parse(text, _BYTES, "size", "4096, 64KiB, 16MB"))
 
 
 def parse_nccl_size_bytes(text: str | int) -> int:
-    """nccl-tests' sizes: ``"64M"`` is 64 * 2^20 bytes.  Raises ConfigError.
+    """nccl-tests' sizes: ``"64M"`` is 64 * 2^20 bytes.  Raises ConfigError, also for a part of a byte.
 
     Lower case letters, an explicit ``B`` and the spelt binary units (``64MiB``) are taken too.
     """
     body = str(text).strip().removesuffix("B").removesuffix("b").removesuffix("i")
-    return _parse(body.upper(), _NCCL_SIZE, "size", "8, 64K, 16M, 1G")
+    size_bytes = _parse(body.upper(), _NCCL_SIZE, "size", "8, 64K, 16M, 1G", written=text)
+    if size_bytes.denominator != 1:
+        raise ConfigError(f"{str(text)!r} is {float(size_bytes):g} bytes; a size must be a whole number of bytes")
+    return int(size_bytes)
 
 
 def _format(value: float, steps: tuple[tuple[float, str], ...]) -> str:

@@ -4,6 +4,10 @@ Law: a header is a packed struct of fixed size, versioned; there is no pickle on
 the data plane.  Golden bytes are in the tests.  Small payloads ride in the same
 message as the header, larger ones in a second part, untouched.
 
+Three kinds carry what travels on a fabric: a FRAME is a chunk, or a credit of a connection; a PACKET, of a
+fabric with ``switching``, is one quantum of a chunk and what its receiver must know of the chunk; a NOTICE is a pause,
+a grant or an answer that travels against them.
+
 Times are model picoseconds at which the frame is due at the far end of ``link``; ``promise_ps``
 says that no later frame on it has its tail there before.
 ``anchor_ns`` is the wall time of model time 0 on the session's clock: when user
@@ -18,15 +22,21 @@ from typing import Final, NamedTuple
 from emu.errors import WireError
 
 MAGIC: Final = 0x454D  # "EM"
-VERSION: Final = 1
+VERSION: Final = 2
 HELLO: Final = 1
 FRAME: Final = 2
+PACKET: Final = 3
+NOTICE: Final = 4
 INLINE_BYTES: Final = 8192
 """Payloads up to this size are copied behind the header: one message is cheaper than two."""
 
 _PREFIX: Final = struct.Struct("<HBBQI")  # magic, version, kind, session, epoch
 _BODY: Final = struct.Struct("<IIIIHQIqqqQqIIQQQQq")
+_PACKET_BODY: Final = struct.Struct("<IIIIQIQqIIQQQHHH??QQQQqqqq")
+_NOTICE_BODY: Final = struct.Struct("<IHB?iHiiHqQqqQqq")
 HEADER_BYTES: Final = _PREFIX.size + _BODY.size
+PACKET_BYTES: Final = _PREFIX.size + _PACKET_BODY.size
+NOTICE_BYTES: Final = _PREFIX.size + _NOTICE_BODY.size
 
 
 class Header(NamedTuple):
@@ -53,6 +63,61 @@ class Header(NamedTuple):
     anchor_ns: int
 
 
+class PacketHeader(NamedTuple):
+    """One packet on one link: first the chunk that it is a part of, see ``fabric.frame``, then itself, see ``fabric.packet``."""
+
+    link: int
+    channel: int
+    source_rank: int
+    target_rank: int
+    flow: int
+    route_flow: int
+    communicator: int
+    operation: int
+    message: int
+    chunk: int
+    chunk_bytes: int
+    message_bytes: int
+    digest: int
+    traffic_class: int
+    queue_pair: int
+    queue: int
+    marked: bool
+    trimmed: bool
+    sequence: int
+    offset_bytes: int
+    payload_bytes: int
+    entropy: int
+    sent_ps: int
+    head_ps: int
+    tail_ps: int
+    anchor_ns: int
+
+
+class NoticeHeader(NamedTuple):
+    """One notice on its way, see ``fabric.packet``.
+
+    ``due_ps`` is when it is read at its end and ``port`` its place in the calendar there; ``hop`` links of the way are behind it.
+    """
+
+    channel: int
+    hop: int
+    kind: int
+    marked: bool
+    link: int
+    queue: int
+    source_rank: int
+    target_rank: int
+    queue_pair: int
+    value: int
+    n_bytes: int
+    selective: int
+    echo_ps: int
+    port: int
+    due_ps: int
+    anchor_ns: int
+
+
 def pack_hello(session: int, epoch: int, process: int) -> bytes:
     """The first message on a connection: who is there, in which session."""
     return _PREFIX.pack(MAGIC, VERSION, HELLO, session, epoch) + process.to_bytes(4, "little")
@@ -60,6 +125,14 @@ def pack_hello(session: int, epoch: int, process: int) -> bytes:
 
 def pack(session: int, epoch: int, header: Header) -> bytes:
     return _PREFIX.pack(MAGIC, VERSION, FRAME, session, epoch) + _BODY.pack(*header)
+
+
+def pack_packet(session: int, epoch: int, header: PacketHeader) -> bytes:
+    return _PREFIX.pack(MAGIC, VERSION, PACKET, session, epoch) + _PACKET_BODY.pack(*header)
+
+
+def pack_notice(session: int, epoch: int, header: NoticeHeader) -> bytes:
+    return _PREFIX.pack(MAGIC, VERSION, NOTICE, session, epoch) + _NOTICE_BODY.pack(*header)
 
 
 def unpack_prefix(data: bytes | memoryview, session: int) -> tuple[int, int]:
@@ -86,3 +159,17 @@ def unpack(data: bytes | memoryview) -> Header:
     if len(data) < HEADER_BYTES:
         raise WireError(f"a frame of {len(data)} bytes is too short for a header of {HEADER_BYTES}")
     return Header._make(_BODY.unpack_from(data, _PREFIX.size))
+
+
+def unpack_packet(data: bytes | memoryview) -> PacketHeader:
+    """The packet header.  Raises WireError when bytes are missing."""
+    if len(data) < PACKET_BYTES:
+        raise WireError(f"a packet of {len(data)} bytes is too short for a header of {PACKET_BYTES}")
+    return PacketHeader._make(_PACKET_BODY.unpack_from(data, _PREFIX.size))
+
+
+def unpack_notice(data: bytes | memoryview) -> NoticeHeader:
+    """The notice.  Raises WireError when bytes are missing."""
+    if len(data) < NOTICE_BYTES:
+        raise WireError(f"a notice of {len(data)} bytes is too short for one of {NOTICE_BYTES}")
+    return NoticeHeader._make(_NOTICE_BODY.unpack_from(data, _PREFIX.size))

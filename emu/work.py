@@ -40,6 +40,10 @@ class Runtime(Protocol):
         """The largest chunk that is picked where the call names none."""
         ...
 
+    def traffic_class(self, priority: int) -> int:
+        """Index of the fabric's traffic class with that priority.  Raises ConfigError where there is none."""
+        ...
+
     def scale(self) -> float:
         """Dilation; 0 when unpaced or simulated."""
         ...

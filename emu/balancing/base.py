@@ -2,7 +2,10 @@
 
 A policy is one file of this folder, ``emu.balancing.<name>:build``, or ``module:function`` of a user's.  Every node has an
 instance of its own.  Law: a choice depends on the node's own state and on what the packet says, on nothing else, and what
-is random is keyed; so that it is the same under every driver.
+is random is keyed; so that it is the same under every driver.  Whatever a policy chooses, packets get to their target.
+
+A policy picks one of its candidates.  One that plans whole ways (planned, up_down) may pick another link that leaves the
+node; then it alone answers for it that there are no loops, and it does not route around links that are down.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from emu.errors import ConfigError
 from emu.topologies.graph import Topology
 
 
@@ -49,8 +53,33 @@ class Policy(Protocol):
         """(link, lane) for a packet.  ``candidates``: links on shortest ways to the target, in order of index, at least one.
 
         ``flow``: what a switch can hash: ranks and queue pair.  ``sequence``: the packet's number in its queue pair.
+        A node may ask again for a packet that has not left yet.
         """
         ...
 
 
 Parameters = Mapping[str, int | str]
+
+
+def check_parameters(policy: str, parameters: Parameters, *known: str) -> None:
+    """Raises ConfigError for a parameter that the policy does not have."""
+    for name in parameters:
+        if name not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise ConfigError(f"balancing {policy!r} has no parameter {name!r}; {takes}")
+
+
+def int_parameter(policy: str, parameters: Parameters, name: str, default: int, *, least: int) -> int:
+    """A parameter that is an int of at least ``least``.  Raises ConfigError."""
+    value = parameters.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"balancing {policy!r}: {name} = {value!r}; use a whole number of at least {least}")
+    return value
+
+
+def text_parameter(policy: str, parameters: Parameters, name: str) -> str:
+    """A parameter that is text, empty where it is not given.  Raises ConfigError."""
+    value = parameters.get(name, "")
+    if not isinstance(value, str):
+        raise ConfigError(f"balancing {policy!r}: {name} = {value!r}; write text")
+    return value

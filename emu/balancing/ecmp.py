@@ -1,10 +1,15 @@
-"""ECMP: a seeded hash of the flow picks one of the equal links; a flow keeps it."""
+"""ecmp: a seeded hash of the flow picks one of the equal links; a flow keeps it.
+
+Source: RFC 2992 (equal-cost multipath by hash).  Law: k equal flows over n links share them as k balls thrown into n
+bins do, so flows collide however many links there are.  Where the candidates change, flows are dealt anew by the
+number of them (hash modulo n).  More queue pairs per connection are more, smaller balls.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emu.balancing.base import Parameters, Place, View
+from emu.balancing.base import Parameters, Place, View, check_parameters
 from emu.keyed import mix
 
 
@@ -37,4 +42,5 @@ class Ecmp:
 
 def build(place: Place, parameters: Parameters) -> Ecmp:
     """No parameters."""
+    check_parameters("ecmp", parameters)
     return Ecmp(place)

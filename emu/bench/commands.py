@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emu.bench import calibrate as calibration_module
+from emu.bench import compare as comparison
 from emu.bench import report, run_file
 from emu.bench.calibrate import Calibration
 from emu.bench.fabrics import Case, prepare
 from emu.bench.options import BenchOptions
-from emu.bench.runner import EXIT_OK, OpenSession, exit_code, run
+from emu.bench.rows import Verdict
+from emu.bench.runner import EXIT_FIDELITY, EXIT_OK, EXIT_WRONG, OpenSession, exit_code, run
 from emu.bench.terminal import Terminal
 from emu.clock import utc_now
+from emu.host import check_answers
 from emu.units import format_bytes, format_rate, format_time
 
 if TYPE_CHECKING:
@@ -78,6 +81,8 @@ def bench(
     for flag, path in (("--json", json_path), ("--run-file", run_path)):
         if path is not None:
             report.check_writable(flag, path)
+    if options.address is not None:
+        check_answers(options.address)
     started = utc_now()
     calibration = calibration_source(terminal, options.address, opened)
     try:
@@ -102,6 +107,37 @@ def bench(
     return exit_code(results, strict=options.strict)
 
 
+def compare(
+    options: BenchOptions,
+    names: Sequence[str],
+    *,
+    arguments: Sequence[str] = (),
+    json_path: Path | None = None,
+    terminal: Terminal | None = None,
+    opened: OpenSession = open_session,
+) -> int:
+    """``emu compare``: one collective under several disciplines, in one table.  Raises EmuError."""
+    terminal = terminal or Terminal()
+    if json_path is not None:
+        report.check_writable("--json", json_path)
+    if options.address is not None:
+        check_answers(options.address)
+    calibration = calibration_source(terminal, options.address, opened)
+    try:
+        found = comparison.compare(options, names, terminal, open_session=opened, calibration=calibration)
+    finally:
+        terminal.clear()
+    over = f"{options.n_seeds} seeds" if options.n_seeds > 1 else f"{options.iterations} iterations, seed {options.seed}"
+    title = f"{options.collective} on {options.fabrics[0]}, {found[0].row.n_ranks} ranks, driver {options.driver}, {over}"
+    terminal.table(title, comparison.COLUMNS, [comparison.cells(one) for one in found], n_left=3)
+    if json_path is not None:
+        written = report.write_new(json_path, comparison.compare_document(options, found, arguments))
+        terminal.message(f"# json output: {written}")
+    if any(one.row.n_wrong for one in found):
+        return EXIT_WRONG
+    return EXIT_FIDELITY if options.strict and any(one.row.verdict is Verdict.DEGRADED for one in found) else EXIT_OK
+
+
 def rerun(path: Path, *, terminal: Terminal | None = None, opened: OpenSession = open_session) -> int:
     """``emu rerun``: the same options on the same fabric.  Raises ConfigError when it is not the same any more."""
     terminal = terminal or Terminal()
@@ -117,6 +153,8 @@ def rerun(path: Path, *, terminal: Terminal | None = None, opened: OpenSession =
 def calibrate(*, address: str | None = None, terminal: Terminal | None = None, opened: OpenSession = open_session) -> int:
     """``emu calibrate``: measure anew, whatever is kept."""
     terminal = terminal or Terminal()
+    if address is not None:
+        check_answers(address)
     measured = measure_calibration(terminal, address, opened)
     terminal.lines(
         f"host             {measured.host}, {measured.n_cpus} CPUs",
@@ -132,13 +170,27 @@ def calibrate(*, address: str | None = None, terminal: Terminal | None = None, o
 def fabrics(name: str | None, settings: Sequence[tuple[str, str]], *, terminal: Terminal | None = None) -> int:
     """``emu fabrics``: list them, or describe one with the sources of its numbers."""
     from emu.topologies.fabric_file import describe, list_fabrics, load
+    from emu.topologies.switching_file import load_switching_preset, switching_presets
 
     terminal = terminal or Terminal()
     if name is None:
         listing = list_fabrics()
         width = max(len(entry.name) for entry in listing)
-        for kind, heading in (("preset", "presets:"), ("topology", "topologies, with --set key=value:")):
+        headings = (
+            ("preset", "presets:"),
+            ("topology", "topologies, with --set key=value:"),
+            ("switching", "what a full link does, with --set switching=NAME on any of them:"),
+        )
+        for kind, heading in headings:
             terminal.lines(heading, *(f"  {entry.name:<{width}}  {entry.description}" for entry in listing if entry.kind == kind))
+        return EXIT_OK
+    if name in switching_presets() and not settings:
+        preset = load_switching_preset(name, where=name)
+        terminal.lines(f"{name}: {preset.description}", f"  use it with        --set switching={name}")
+        for number, table in enumerate((preset.switching, *preset.classes)):
+            prefix = f"class {number}: " if number else ""
+            terminal.lines(*(f"  {prefix + key:<18} {value}" for key, value in table.items()))
+        terminal.lines("  sources", *(f"    {what}: {source}" for what, source in preset.sources))
         return EXIT_OK
     facts = describe(load(name, dict(settings)).topology)
     least, most = (format_rate(rate_bps) for rate_bps in facts.endpoint_rate_bps)
@@ -160,6 +212,8 @@ def fabrics(name: str | None, settings: Sequence[tuple[str, str]], *, terminal: 
             f"    {links.n_links:>6} {links.source} -> {links.target}: {format_rate(links.rate_bps)},"
             f" {format_time(links.latency_ps)}, MTU {links.mtu_bytes} + {links.header_bytes} B{planes}{window}"
         )
+    if facts.switching:
+        terminal.lines("  switching", *(f"    {what:<16} {how}" for what, how in facts.switching))
     if facts.sources:
         terminal.lines("  sources", *(f"    {what}: {source}" for what, source in facts.sources))
     return EXIT_OK

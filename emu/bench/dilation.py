@@ -40,6 +40,7 @@ PREDICTED_ITERATIONS: Final = 2
 class Prediction:
     """One operation, as simulated: how long it takes and what the host must do for it; means over iterations.
 
+    ``frames``: what goes over sockets, hop by hop, with the pauses, grants and answers of packets.
     ``hops``: (model time, payload bytes) of each frame and hop of the predicted iterations.
     """
 
@@ -64,12 +65,12 @@ def predict(session: Session, plan: LoopPlan, seed: int) -> Prediction:
     session.record_hops = True
     session.begin(1.0, seed)
     results = session.run(run_loop, short)
-    counters = session.counters()
+    counters, hops = session.counters(), tuple(session.hops())
     return Prediction(
         model_ps=max(result.model_ps for result in results) / short.iterations,
-        frames=counters.frames / short.iterations,
+        frames=max(counters.frames, len(hops)) / short.iterations,
         wire_bytes=counters.wire_bytes / short.iterations,
-        hops=tuple(session.hops()),
+        hops=hops,
     )
 
 

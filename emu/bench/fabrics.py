@@ -40,6 +40,11 @@ def prepare(options: BenchOptions, name: str, seed: int) -> Case:
     fabric = load(name, settings_for(options, name))
     topology = map_ranks(with_seed(fabric.topology, seed), options.rank_map, seed)
     if options.n_ranks is not None:
+        if options.rank_map is not None and topology.n_ranks < options.n_ranks <= fabric.topology.n_ranks:
+            raise ConfigError(
+                f"--ranks {options.n_ranks} contradicts --map, which places {topology.n_ranks} ranks;"
+                f" use 1 to {topology.n_ranks}, name more accelerators in --map, or leave --ranks out"
+            )
         topology = take_ranks(topology, options.n_ranks)
     if options.printed_root >= topology.n_ranks:
         raise ConfigError(f"-r {options.root}: {name} has {topology.n_ranks} ranks; use 0 to {topology.n_ranks - 1}")

@@ -53,11 +53,16 @@ def row_counts(options: BenchOptions, size_bytes: int, n_ranks: int) -> Counts:
     return counts(options.collective, size_bytes, DTYPES[NCCL_DTYPES[options.dtype]].itemsize, n_ranks)
 
 
-def measure_row(session: Session, options: BenchOptions, size: Counts, *, n_ranks: int, dilation: float, seed: int) -> Row:
-    """Both halves of a row at one dilation (0: unpaced; it is not looked at where the session simulates)."""
+def measure_row(
+    session: Session, options: BenchOptions, size: Counts, *, n_ranks: int, dilation: float, seed: int, in_place: bool = True
+) -> Row:
+    """Both halves of a row at one dilation (0: unpaced; it is not looked at where the session simulates).
+
+    Without ``in_place`` only the first is measured, and stands for both.
+    """
     halves = [
-        _measure(session, options, loop_plan(options, size, in_place=in_place), dilation=dilation, seed=seed)
-        for in_place in (False, True)
+        _measure(session, options, loop_plan(options, size, in_place=half), dilation=dilation, seed=seed)
+        for half in ((False, True) if in_place else (False,))
     ]
     return Row(
         collective=options.collective,
@@ -68,7 +73,7 @@ def measure_row(session: Session, options: BenchOptions, size: Counts, *, n_rank
         op=options.reduction or "none",
         root=options.printed_root,
         out_of_place=halves[0],
-        in_place=halves[1],
+        in_place=halves[-1],
     )
 
 
@@ -115,4 +120,5 @@ def _measure(session: Session, options: BenchOptions, plan: LoopPlan, *, dilatio
         largest_lateness_ps=counters.largest_lateness_ps,
         wire_bytes_per_rank_max=round(counters.wire_bytes_per_rank_max / plan.n_calls),
         iteration_ps=tuple(over(times) for times in zip(*per_rank, strict=True)),
+        congestion=counters.congestion,
     )

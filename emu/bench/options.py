@@ -19,6 +19,7 @@ from emu.collectives.catalogue import collective_name
 from emu.collectives.reduce import check_op
 from emu.errors import ConfigError
 from emu.parameters import did_you_mean
+from emu.units import parse_nccl_size_bytes
 
 DRIVERS: Final = ("emulate", "simulate")
 DEFAULT_FABRIC: Final = "dgx-h100-8"
@@ -186,6 +187,14 @@ def parse_auto(flag: str, text: str) -> float | None:
     if not math.isfinite(value):
         raise ConfigError(f"{flag} {text!r} must be auto or a number")
     return value
+
+
+def parse_size_bytes(flag: str, text: str) -> int:
+    """nccl-tests' sizes, ``64M`` is 64 * 2^20 bytes.  Raises ConfigError that names the flag."""
+    try:
+        return parse_nccl_size_bytes(text)
+    except ConfigError as error:
+        raise ConfigError(f"{flag} {error}") from None
 
 
 def parse_count(flag: str, text: str) -> int | None:

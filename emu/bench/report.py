@@ -15,10 +15,11 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import emu
 from emu.bench.calibrate import Calibration
+from emu.bench.congestion import ports_document, totals_document
 from emu.bench.options import BenchOptions
 from emu.bench.rows import Row, Side, Verdict, average_busbw_gb_per_s
 from emu.bench.runner import FabricResult
@@ -26,7 +27,7 @@ from emu.errors import ConfigError
 from emu.units import microseconds
 
 NCCL_TESTS_JSON_VERSION: Final = 3
-EMU_SCHEMA_VERSION: Final = 1
+EMU_SCHEMA_VERSION: Final = 2
 _PACKAGES: Final = ("numpy", "ray", "pyzmq")
 _ENVIRONMENT: Final = ("NCCL_", "EMU_")
 
@@ -136,7 +137,8 @@ def _config(options: BenchOptions, results: Sequence[FabricResult]) -> Plain:
 
 
 def row_document(row: Row, result: FabricResult, options: BenchOptions) -> Plain:
-    """One entry of ``results``."""
+    """One entry of ``results``; ports and adapters, where the fabric has switching, are those of the out-of-place half."""
+    congestion = row.out_of_place.congestion
     return {
         "size": row.size_bytes,
         "count": row.count,
@@ -145,6 +147,7 @@ def row_document(row: Row, result: FabricResult, options: BenchOptions) -> Plain
         "root": row.root,
         "out_of_place": _side_document(row, row.out_of_place, result, options),
         "in_place": _side_document(row, row.in_place, result, options),
+        **({} if congestion is None else {"emu": ports_document(congestion)}),
     }
 
 
@@ -173,6 +176,8 @@ def _side_document(row: Row, side: Side, result: FabricResult, options: BenchOpt
             "time_p5_us": microseconds(side.p5_ps),
             "time_p95_us": microseconds(side.p95_ps),
         }
+    if side.congestion is not None:
+        figures["congestion"] = totals_document(side.congestion)
     if options.per_iteration:
         figures["iteration_us"] = [microseconds(time_ps) for time_ps in side.iteration_ps]
     return {
@@ -185,21 +190,32 @@ def _side_document(row: Row, side: Side, result: FabricResult, options: BenchOpt
 
 
 def check_writable(flag: str, path: Path) -> None:
-    """Find out before the run that there is a folder to write to.  Raises ConfigError."""
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK) or path.is_dir():
-        raise ConfigError(f"{flag} {str(path)!r}: cannot write there; name a file in a folder that exists and is yours")
+    """Find out before the run that a file can be made there, by making one and taking it back.  Raises ConfigError."""
+    fix = "name a file in a folder that exists and is yours"
+    try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{flag} {str(path)!r} is a {'folder' if path.is_dir() else 'device, pipe or socket'}; {fix}")
+        with _open_new(path) as file:
+            Path(file.name).unlink()
+    except OSError as error:
+        raise ConfigError(f"{flag} {str(path)!r}: cannot write there ({error.strerror}); {fix}") from None
 
 
 def write_new(path: Path, plain: Mapping[str, Any]) -> Path:
     """Write JSON to ``path``, or to the first free of ``path.0``, ``path.1``, ...; the path used.  Raises OSError."""
     text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    with _open_new(path) as file:
+        file.write(text)
+    return Path(file.name)
+
+
+def _open_new(path: Path) -> TextIO:
+    """A new file at ``path`` or the first free name after it.  Raises OSError."""
     number = 0
     used = path
     while True:
         try:
-            with used.open("x", encoding="utf-8") as file:
-                file.write(text)
-            return used
+            return used.open("x", encoding="utf-8")
         except FileExistsError:
             used = path.with_name(f"{path.name}.{number}")
             number += 1

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from emu.collectives import busbw
+from emu.telemetry.congestion import CongestionReport, merged
 
 MAX_LATE: Final = 0.02
 MAX_ORDER_WEIGHT: Final = 0.01
@@ -44,7 +45,8 @@ class Side:
     the speed of this host's data path); None under simulate.  ``n_wrong`` is
     None where it is not applicable.  ``order_weight`` is the model time by which order violations
     held frames back, over the loop's.  ``iteration_ps`` has the model's times of the single iterations;
-    ``p5_ps`` and ``p95_ps`` are over seeds.
+    ``p5_ps`` and ``p95_ps`` are over seeds.  ``congestion``: what ports and adapters counted in the whole loop (summed
+    over seeds); None on a fabric without switching.
     """
 
     measured_ps: int | None
@@ -64,6 +66,7 @@ class Side:
     iteration_ps: tuple[int, ...] = ()
     p5_ps: int | None = None
     p95_ps: int | None = None
+    congestion: CongestionReport | None = None
 
     @property
     def time_ps(self) -> int:
@@ -168,4 +171,5 @@ def _side_over_seeds(sides: Sequence[Side]) -> Side:
         iteration_ps=tuple(time for side in sides for time in side.iteration_ps),
         p5_ps=percentile(times, 5),
         p95_ps=percentile(times, 95),
+        congestion=merged(side.congestion for side in sides if side.congestion is not None),
     )

@@ -40,13 +40,17 @@ def resolved_fabric(case: Case) -> Plain:
     plain = {
         "name": case.name,
         "seed": case.seed,
-        "nodes": [[node.name, str(node.kind), node.drain_rate_bps] for node in topology.nodes],
+        "nodes": [
+            [node.name, str(node.kind), node.drain_rate_bps, *([node.pause_storm] if node.pause_storm else [])]
+            for node in topology.nodes
+        ],
         "links": [asdict(link) for link in topology.links],
         "router": _router(topology),
+        "switching": None if topology.switching is None else asdict(topology.switching),
         "ranks": [topology.nodes[node].name for node in topology.ranks],
         "impairments": list(case.impairments),
     }
-    return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(plain, default=str))  # type: ignore[no-any-return]
 
 
 def _router(topology: Topology) -> Plain:

@@ -7,9 +7,10 @@ What was measured is handed on as it comes, through :class:`Observer`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from emu.bench.calibrate import Calibration
@@ -141,49 +142,58 @@ def _rows(
 ) -> Generator[Row]:
     """The rows of one fabric: as they come with one seed, over all seeds at the end with several."""
     if len(per_seed) == 1:
-        yield from _seed_rows(per_seed[0], options, observer, open_session, calibration)
+        yield from seed_rows(per_seed[0], options, observer, open_session, calibration)
         return
-    by_seed = [list(_seed_rows(case, options, observer, open_session, calibration)) for case in per_seed]
+    by_seed = [list(seed_rows(case, options, observer, open_session, calibration)) for case in per_seed]
     for same_size in zip(*by_seed, strict=True):
         yield over_seeds(same_size)
 
 
-def _seed_rows(
+def seed_rows(
     case: Case,
     options: BenchOptions,
     observer: Observer,
     open_session: OpenSession,
     calibration: Callable[[], Calibration],
+    *,
+    in_place: bool = True,
+    algorithms: Mapping[int, str] | None = None,
 ) -> Generator[Row]:
+    """The rows of one fabric at one seed, as they come, on a session of its own.
+
+    Without ``in_place`` the first half stands for both.  ``algorithms``: what ``auto`` stands for, by the row's size.
+    """
     pacer = Pacer(
         0.0 if options.simulated else options.dilation,
         calibration,
         lambda: open_session(case, options, simulate=True, payload=False),
     )
+    in_place = in_place and (options.checks or not options.simulated)  # unchecked and simulated, both halves are the same
     n_ranks = case.topology.n_ranks
     observer.progress(f"{case.name}: starting {n_ranks} ranks")
     with closing(pacer), open_session(case, options, simulate=options.simulated, payload=options.payload) as session:
         for size_bytes in sizes_bytes(options):
             size = row_counts(options, size_bytes, n_ranks)
-            row_options = _with_algorithm(session, options, size)
+            row_options = _with_algorithm(session, options, size, (algorithms or {}).get(size.size_bytes))
             dilation = pacer.dilation(loop_plan(row_options, size, in_place=False), case.seed)
             what = f"{case.name}: {options.collective}, {format_bytes(size_bytes)}, seed {case.seed}"
             observer.progress(what if options.simulated else f"{what}, dilation {dilation:g}")
             rehearse(session, row_options, size, seed=case.seed)
-            row = measure_row(session, row_options, size, n_ranks=n_ranks, dilation=dilation, seed=case.seed)
+            measure = partial(measure_row, session, row_options, size, n_ranks=n_ranks, seed=case.seed, in_place=in_place)
+            row = measure(dilation=dilation)
             if row.verdict is Verdict.DEGRADED and options.dilation is None:
                 late = max(abs(side.late or 0.0) for side in (row.out_of_place, row.in_place))
                 observer.progress(f"{what}: {100 * late:.1f} % late, once more at dilation {2 * dilation:g}")
-                row = measure_row(session, row_options, size, n_ranks=n_ranks, dilation=2 * dilation, seed=case.seed)
+                row = measure(dilation=2 * dilation)
             yield row
 
 
-def _with_algorithm(session: Session, options: BenchOptions, size: Counts) -> BenchOptions:
+def _with_algorithm(session: Session, options: BenchOptions, size: Counts, given: str | None = None) -> BenchOptions:
     """``auto`` resolved once, here, instead of by every actor."""
     if options.algorithm != "auto" or options.collective in ("alltoallv", "sendrecv", "barrier"):
         return options
     root = max(0, options.printed_root)
-    return replace(options, algorithm=session.choose_algorithm(options.collective, size.size_bytes, root))
+    return replace(options, algorithm=given or session.choose_algorithm(options.collective, size.size_bytes, root))
 
 
 def _ratio(row: Row, first: Row) -> float | None:

@@ -13,7 +13,8 @@ or the model's where nothing was paced.  After them, in this order:
     i_min i_max i_p99 i_cv%   (-I) the model's times of single iterations out of place, us
     ratio    (several --fabric) time over that of the first fabric's table
 
-Lines that begin with ``#`` are comments.  Layout: NVIDIA/nccl-tests 2.19, src/common.cu.
+Lines that begin with ``#`` are comments; on a fabric with switching some of them, below the table, tell of congestion.
+Layout: NVIDIA/nccl-tests 2.19, src/common.cu.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from emu.bench.congestion import comment_lines
 from emu.bench.fabrics import Case
 from emu.bench.options import BenchOptions
 from emu.bench.rows import Row, Side, percentile
@@ -138,7 +140,7 @@ class Table:
     def footer(self, result: FabricResult) -> list[str]:
         """Everything below the last row."""
         out_of_bounds = f"# Out of bounds values : {result.n_wrong} {'OK' if result.n_wrong == 0 else 'FAILED'}"
-        average = "nan" if result.average is None else f"{result.average:g}"
+        average = "N/A" if result.average is None else f"{result.average:g}"
         bounded = ""
         if result.minimum is not None:
             met = "OK" if result.meets_minimum else "FAILED"
@@ -157,7 +159,9 @@ class Table:
                 f"# Order violations     : {violations} frames were served late behind later ones; that held frames back"
                 f" by up to {100 * worst:.2g} % of a row's model time"
             )
-        return [*lines, "#", f"# Collective test concluded: {self.options.collective}_perf", "#"]
+        congestion = result.rows[-1].out_of_place.congestion if result.rows else None
+        told = [] if congestion is None else comment_lines(congestion)
+        return [*told, *lines, "#", f"# Collective test concluded: {self.options.collective}_perf", "#"]
 
 
 def _iteration_columns(side: Side) -> list[str]:

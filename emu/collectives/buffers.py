@@ -14,8 +14,11 @@ from emu.errors import ConfigError
 
 
 def require_array(collective: str, array: object) -> Array:
-    """The array.  Raises ConfigError for anything but numpy's."""
-    if not isinstance(array, np.ndarray):
+    """The array.  Raises ConfigError for anything but numpy's, and for kinds that a flat view does not tell the whole of:
+    a MaskedArray has elements that do not count, and a matrix stays two-dimensional."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise ConfigError(f"{collective}: a MaskedArray cannot be sent, its mask would be lost; give array.filled(value)")
+    if not isinstance(array, np.ndarray) or isinstance(array, np.matrix):
         raise ConfigError(f"{collective}: {type(array).__name__} is not a numpy array; convert it with numpy.asarray")
     return array
 

@@ -43,13 +43,16 @@ class Call:
     algorithm: str = "direct"
     channels: int = 1
     chunk_bytes: int = MAX_AUTO_CHUNK_BYTES
+    traffic_class: int = 0
+    """Index of the fabric's traffic class that its messages travel in."""
 
     @cached_property
     def signature(self) -> tuple[object, ...]:
         """What every rank must say alike; a sender and a receiver agree on size and dtype."""
         kind = "p2p" if self.collective in ("send", "recv") else self.collective
         count = None if kind == "alltoallv" else self.count
-        return kind, count, self.dtype, self.op, self.root, self.algorithm, self.channels, self.chunk_bytes
+        how = self.algorithm, self.channels, self.chunk_bytes, self.traffic_class
+        return kind, count, self.dtype, self.op, self.root, *how
 
     @cached_property
     def digest(self) -> int:
@@ -61,6 +64,8 @@ class Call:
             what += f" {self.op}"
         if self.root is not None:
             what += f" root {self.root}"
+        if self.traffic_class:
+            what += f" in traffic class {self.traffic_class}"
         return what
 
 

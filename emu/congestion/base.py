@@ -4,7 +4,8 @@ A control is one file of this folder, ``emu.congestion.<name>:build``, or ``modu
 is told what happens and answers ``ready_ps``; the receiver's half decides which packets are answered with a CNP.
 
 Law: told the time, never reads it; integers and fractions that are the same everywhere; a control never loses a
-wake-up: when ``ready_ps`` is FOREVER_PS, only an answer to what is outstanding can change it.
+wake-up: when ``ready_ps`` is FOREVER_PS, bytes are outstanding, and only an answer to them can change it; when it is
+a time, it stays that time until the queue pair sends or hears something.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from emu.parameters import validate
 
 FOREVER_PS: Final = 1 << 62
 
@@ -77,4 +82,21 @@ class ReceiverControl(Protocol):
         ...
 
 
-Parameters = Mapping[str, int | Fraction]
+Parameters = Mapping[str, int | Fraction | str]
+"""What a fabric's class says for its control: by name; text as a user writes it (``4us``, ``5/1024``)."""
+
+
+class Settings(BaseModel):
+    """Base of a control's parameters: frozen, and what is not known is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+Model = TypeVar("Model", bound=Settings)
+
+
+def settings_of(
+    model: type[Model], control: str, parameters: Mapping[str, object], preset: Mapping[str, object] | None = None
+) -> Model:
+    """``parameters`` over ``preset`` as the control's settings.  Raises ConfigError for what is unknown or out of range."""
+    return validate(model, {**(preset or {}), **parameters}, where=f"parameters of {control}")

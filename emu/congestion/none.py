@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from emu.congestion.base import Line, Parameters
+from emu.errors import ConfigError
 
 
 class Uncontrolled:
@@ -49,6 +50,8 @@ class Uncontrolled:
 
 
 def build(line: Line, parameters: Parameters) -> tuple[Uncontrolled, Uncontrolled]:
-    """(sender, receiver).  No parameters."""
+    """(sender, receiver).  Raises ConfigError for any parameter."""
+    for name in parameters:
+        raise ConfigError(f"parameters of none: {name!r}: it has none; leave it out, or name another congestion control")
     control = Uncontrolled(line)
     return control, control

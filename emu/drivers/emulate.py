@@ -14,26 +14,26 @@ The clock is read once per cycle.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from collections import deque
-from dataclasses import dataclass
-from functools import partial
-from heapq import heappop, heappush
+from threading import Event, Lock
 from typing import Any, Protocol
 
 import numpy as np
 
 from emu.clock import DilatedClock, wall_ns
-from emu.drivers.engine import FOREVER_PS, Engine, ImpairmentTable
+from emu.drivers.engine import FOREVER_PS, ImpairmentTable
 from emu.drivers.floors import FloorPage
+from emu.drivers.paced import HostCounters, Paced, PacedEngine
+from emu.drivers.paced_packets import PacedPacketEngine
 from emu.drivers.placement import Placement
 from emu.drivers.runtime import Runtime
-from emu.errors import EmuError, WireError
-from emu.fabric.frame import Frame
+from emu.errors import ConfigError, EmuError, WireError
 from emu.rank import Rank
 from emu.topologies.graph import Topology
-from emu.wire import FRAME, HEADER_BYTES, HELLO, INLINE_BYTES, Header, pack, pack_hello, unpack, unpack_hello, unpack_prefix
+from emu.wire import HELLO, INLINE_BYTES, pack_hello, unpack_hello, unpack_prefix
 
 FIRST_POLL_S = 0.0001
 LONGEST_POLL_S = 0.001
@@ -48,104 +48,6 @@ class Carrier(Protocol):
     def send(self, peer: int, header: bytes, payload: Any) -> bool: ...
     def receive(self) -> Any: ...
     def readable(self) -> bool: ...
-
-
-@dataclass(slots=True)
-class HostCounters:
-    """What the host did to the run; the model never sees it."""
-
-    largest_lateness_ps: int = 0
-    order_violations: int = 0
-    order_weight_ps: int = 0
-    transport_backpressure: int = 0
-    frames_sent: int = 0
-    socket_payload_bytes: int = 0
-
-
-class _PacedEngine(Engine):
-    """An engine whose links end in other actors: frames leave when their first byte does."""
-
-    def __init__(self, host: EmulatedHost, **keywords: Any) -> None:
-        super().__init__(**keywords)
-        self._host = host
-        self.served_ps: dict[int, int] = {}
-        self.promises_ps: dict[int, int] = {}
-        self.outgoing: list[tuple[int, int, Frame, int]] = []
-        """(start, sequence, frame, link) of frames whose first byte has not left yet, a heap."""
-        self.crowded: set[tuple[int, int]] = set()
-        """Connections with more than half a window out: there a credit that comes late may matter."""
-        self._outstanding: dict[tuple[int, int], int] = {}
-
-    def inject(self, frame: Frame, now_ps: int) -> int | None:
-        if frame.payload_bytes:
-            self._count_out(frame.source_rank, frame.target_rank, frame.payload_bytes)
-        return super().inject(frame, now_ps)
-
-    def _count_out(self, source_rank: int, target_rank: int, n_bytes: int) -> None:
-        key = (source_rank, target_rank)
-        out = self._outstanding[key] = self._outstanding.get(key, 0) + n_bytes
-        if 2 * out > self.window_bytes(source_rank, target_rank):
-            self.crowded.add(key)
-        else:
-            self.crowded.discard(key)
-
-    def forward(self, frame: Frame, link: int, start_ps: int) -> None:
-        self.served_ps[link] = max(self.served_ps.get(link, 0), self.now_ps)
-        frame.promise_ps = self.links[link].promise_ps(frame)
-        self._sequence += 1
-        heappush(self.outgoing, (start_ps, self._sequence, frame, link))
-
-    def emit_until(self, limit_ps: int) -> None:
-        """Send what is decided and whose first byte has left by ``limit_ps``: that needs nobody's promise any more."""
-        outgoing = self.outgoing
-        while outgoing and outgoing[0][0] <= limit_ps:
-            start_ps, _, frame, link = heappop(outgoing)
-            self._host.emit(frame, link, start_ps)
-
-    def next_wakeup(self) -> int | None:
-        """The earlier of the next event and the next frame to be sent."""
-        calendar, outgoing = self.calendar, self.outgoing
-        if not outgoing:
-            return calendar[0][0] if calendar else None
-        return min(outgoing[0][0], calendar[0][0]) if calendar else outgoing[0][0]
-
-    def forward_credit(self, frame: Frame, now_ps: int) -> None:
-        """Credits take the way back over the sockets too, without waiting in any queue."""
-        if not frame.path:
-            self._take_credit(frame)
-            return
-        frame.hop = 1
-        self._host.emit(frame, frame.path[0], now_ps)
-
-    def _take_credit(self, frame: Frame) -> None:
-        key = (frame.target_rank, frame.source_rank)
-        if frame.head_ps < self.now_ps and key in self.crowded:
-            self._host.counters.order_violations += 1
-            self._host.counters.order_weight_ps += self.now_ps - frame.head_ps
-        self._count_out(*key, -frame.credit_bytes)
-        self._at_connection(frame.head_ps, frame)
-
-    def arrive(self, frame: Frame, link: int) -> None:
-        """A frame came in over a socket."""
-        if frame.credit_bytes:
-            if frame.hop == len(frame.path):
-                self._take_credit(frame)
-                return
-            remaining = frame.path[frame.hop :]
-            frame.hop += 1
-            passes_ps = frame.head_ps - sum(self.topology.links[index].latency_ps for index in remaining)
-            self._sequence += 1
-            heappush(self.calendar, (passes_ps, link, self._sequence, partial(self._host.emit, frame, remaining[0])))
-            return
-        last = frame.hop == len(frame.path)
-        due_ps = frame.tail_ps if last else frame.head_ps
-        if not last:
-            served_ps = self.served_ps.get(frame.path[frame.hop], 0)
-            if due_ps < served_ps:
-                self._host.counters.order_violations += 1
-                self._host.counters.order_weight_ps += served_ps - due_ps
-        self._sequence += 1
-        heappush(self.calendar, (due_ps, link, self._sequence, frame))
 
 
 class EmulatedHost:
@@ -182,18 +84,22 @@ class EmulatedHost:
         self._latency_ps = {index: latency for index, (_, _, latency) in enumerate(placement.channels)}
         inward = [latency for _, receiver, latency in placement.channels if receiver == process]
         self._inward_latency_ps = max(1, min(inward, default=1))
-        self._lone_links = self._only_inputs(topology)
+        self._lone_links = self._only_inputs(topology) if topology.switching is None else frozenset()
         self._slack_ps = min((link.latency_ps for link in topology.links), default=0) // 2
-        self._target_of = [placement.owner[link.target] for link in topology.links]
         self._greeted: set[int] = set()
-        self._backlog: deque[tuple[int, Frame, int, int]] = deque()
+        self._backlog: deque[tuple[int, bytes, Any, int, int, int]] = deque()
+        """Arguments of :meth:`emit`, of what a socket or the page has no room for yet."""
         self._published_ps = FOREVER_PS
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
-        self._stopping = False
+        self._wake_lock = Lock()
+        self._wake_open = True
+        self._stopping = self._looping = False
         self._poll_s = FIRST_POLL_S
         self.fault: BaseException | None = None
+        self.ended = Event()
+        """Set when the loop is over; ``fault`` says why, if it was not told to stop."""
         self.commands: deque[Any] = deque()
         self._build(0, {})
 
@@ -212,7 +118,13 @@ class EmulatedHost:
         )
 
     def _build(self, seed: int, impairments: ImpairmentTable) -> None:
-        self.engine = _PacedEngine(self, topology=self.topology, seed=seed, impairments=impairments, hosted=self._hosted)
+        topology = self.topology
+        common: dict[str, Any] = {"topology": topology, "seed": seed, "impairments": impairments, "hosted": self._hosted}
+        self.engine: Paced = (
+            PacedEngine(self, **common)
+            if topology.switching is None
+            else PacedPacketEngine(self, payload=self._payload, **common)
+        )
         self.runtime = Runtime(
             self.engine,
             payload=self._payload,
@@ -227,10 +139,16 @@ class EmulatedHost:
     # -- control (any thread) ----------------------------------------------------------------------
 
     def wake(self) -> None:
-        try:
-            os.write(self._wake_writer, b"x")
-        except BlockingIOError:
-            return  # the pipe is full: the loop has plenty of reasons to wake
+        with self._wake_lock, contextlib.suppress(BlockingIOError):  # a full pipe: the loop has plenty of reasons to wake
+            if self._wake_open:
+                os.write(self._wake_writer, b"x")
+
+    def _close_wake(self) -> None:
+        with self._wake_lock:
+            if self._wake_open:
+                self._wake_open = False
+                os.close(self._wake_reader)
+                os.close(self._wake_writer)
 
     def command(self, action: Any) -> None:
         """Have the loop's thread call ``action()``."""
@@ -255,7 +173,11 @@ class EmulatedHost:
         self._build(0, {})
 
     def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable, page: FloorPage | None) -> None:
-        """A fresh model at time 0.  In the loop's thread."""
+        """A fresh model at time 0.  In the loop's thread.  Raises ConfigError where nothing would keep packets in order."""
+        if page is None and not dilation and self.topology.switching is not None:
+            raise ConfigError(
+                "dilation 0 on several hosts: nothing keeps packets in order there; give a dilation above 0, or use one host"
+            )
         self.epoch = epoch
         self.clock = DilatedClock(dilation=dilation, anchor_ns=self.now_ns())
         self.counters = HostCounters()
@@ -275,6 +197,8 @@ class EmulatedHost:
     def stop(self) -> None:
         self._stopping = True
         self.wake()
+        if not self._looping:
+            self._close_wake()
 
     def now_ns(self) -> int:
         """Wall time on the session's clock."""
@@ -287,6 +211,7 @@ class EmulatedHost:
 
     def loop(self) -> None:
         """Until ``stop``; a fault ends the run on this actor's ranks and is kept for the session."""
+        self._looping = True
         try:
             while not self._stopping:
                 self._cycle()
@@ -294,6 +219,9 @@ class EmulatedHost:
             self.fault = error
             self.runtime.fail(error if isinstance(error, EmuError) else WireError(f"actor {self.process}: {error!r}"))
             raise
+        finally:
+            self._close_wake()
+            self.ended.set()
 
     def _cycle(self) -> None:
         now_ns = self.now_ns()
@@ -311,7 +239,8 @@ class EmulatedHost:
             if clock.dilation and now_ps - top > self.counters.largest_lateness_ps:
                 self.counters.largest_lateness_ps = now_ps - top
             engine.emit_until(now_ps)
-            self._run_promised(min(now_ps, self.runtime.floor_ps))
+            if self._lone_links and self.page is not None and clock.dilation:
+                engine.run_promised(min(now_ps, self._floor_ps()), self._lone_links)
             if not engine.interrupted:
                 engine.run(self._limit(now_ps))
             engine.emit_until(now_ps)
@@ -320,11 +249,15 @@ class EmulatedHost:
             return
         self._wait(now_ps, engine.events != before)
 
+    def _floor_ps(self) -> int:
+        """How far the calendar may be handled while user code runs."""
+        return self.runtime.floor_ps - self.engine.settles
+
     def _limit(self, now_ps: int) -> int:
         """How far the calendar may be handled now."""
-        if not self.clock.dilation:
+        if not self.clock.dilation and not self.engine.settles:
             return FOREVER_PS
-        limit_ps = min(now_ps, self.runtime.floor_ps)
+        limit_ps = min(now_ps, self._floor_ps())
         if self.page is None:
             return min(now_ps - self._slack_ps, limit_ps)
         calendar = self.engine.calendar
@@ -332,39 +265,23 @@ class EmulatedHost:
             return -1
         return min(limit_ps, self.page.safe_until_ps(self.process, self._inward_latency_ps) - 1)
 
-    def _run_promised(self, limit_ps: int) -> None:
-        """Handle what needs nobody else's promise: arrivals at nodes with one input that its link's promise covers, and
-        credits where no window is near its end."""
-        engine = self.engine
-        if engine.crowded or not self._lone_links or self.page is None or not self.clock.dilation:
-            return
-        while engine.calendar:
-            due_ps, port, _, item = engine.calendar[0]
-            if due_ps > limit_ps or type(item) is not Frame:
-                return
-            if not item.credit_bytes and (port not in self._lone_links or due_ps > engine.promises_ps.get(port, 0)):
-                return
-            engine.step()
-            if engine.interrupted:
-                return
-
     def _wait(self, now_ps: int, moved: bool) -> None:
         top = self.engine.next_wakeup()
         seconds = IDLE_S
         if self._backlog:
             seconds = FIRST_POLL_S
         elif top is not None:
-            calendar, outgoing = self.engine.calendar, self.engine.outgoing
+            calendar, leaves_ps = self.engine.calendar, self.engine.next_departure_ps()
             due_ps = FOREVER_PS
-            if calendar and calendar[0][0] <= self.runtime.floor_ps:
+            if calendar and calendar[0][0] <= self._floor_ps():
                 due_ps = calendar[0][0] + (self._slack_ps if self.page is None else 0)
                 if due_ps <= now_ps:
                     # It is time, but something that comes first may still be under way.
                     self._poll_s = FIRST_POLL_S if moved else min(LONGEST_POLL_S, self._poll_s * 1.5)
                     seconds = self._poll_s
                     due_ps = FOREVER_PS
-            if outgoing:
-                due_ps = min(due_ps, outgoing[0][0])
+            if leaves_ps is not None:
+                due_ps = min(due_ps, leaves_ps)
             if due_ps < FOREVER_PS:
                 seconds = min(seconds, max(0.0, (self.clock.due_ns(due_ps) - self.now_ns()) / 1e9))
         if seconds <= 0:
@@ -385,53 +302,43 @@ class EmulatedHost:
             return
         top = self.engine.next_wakeup()
         floor_ps = min(FOREVER_PS if top is None else top, self.runtime.floor_ps)
-        for _, _, _, bound_ps in self._backlog:
-            floor_ps = min(floor_ps, bound_ps)
+        for _, _, _, _, _, sent_ps in self._backlog:
+            floor_ps = min(floor_ps, sent_ps)
         if floor_ps != self._published_ps:
             self._published_ps = floor_ps
             page.floors[self.process] = floor_ps
         page.progress[self.process] = self.engine.events
 
-    # -- frames ----------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------
 
-    def emit(self, frame: Frame, link: int, now_ps: int) -> None:
-        """Put a frame on the socket towards the link's far end."""
-        peer = self._target_of[link]
-        if self._backlog or not self._send(frame, link, peer, now_ps):
+    def channel(self, peer: int) -> int:
+        """The number of the channel to an actor."""
+        return self._outward[peer]
+
+    def emit(self, peer: int, message: bytes, payload: Any, n_bytes: int, due_ps: int, now_ps: int) -> None:
+        """Put a message on the socket to an actor; there it becomes an event at ``due_ps``, or later."""
+        if payload is not None and n_bytes <= INLINE_BYTES:
+            message += payload.tobytes() if isinstance(payload, np.ndarray) else bytes(payload)
+            payload = None
+        if self._backlog or not self._send(peer, message, payload, n_bytes, due_ps):
             self.counters.transport_backpressure += 1
-            self._backlog.append((peer, frame, link, now_ps))
+            self._backlog.append((peer, message, payload, n_bytes, due_ps, now_ps))
 
     def _retry_backlog(self) -> None:
         while self._backlog:
-            peer, frame, link, bound_ps = self._backlog[0]
-            if not self._send(frame, link, peer, bound_ps):
+            peer, message, payload, n_bytes, due_ps, _ = self._backlog[0]
+            if not self._send(peer, message, payload, n_bytes, due_ps):
                 return
             self._backlog.popleft()
 
-    def _send(self, frame: Frame, link: int, peer: int, now_ps: int) -> bool:
-        channel = self._outward[peer]
+    def _send(self, peer: int, message: bytes, payload: Any, n_bytes: int, due_ps: int) -> bool:
         page = self.page
         if page is not None:
+            channel = self._outward[peer]
             if not page.has_room(channel):
                 return False
-            page.record_send(channel, _event_ps(frame, now_ps))
-        n_bytes = frame.payload_bytes
-        header = pack(
-            self.session,
-            self.epoch,
-            Header(
-                link, channel, frame.source_rank, frame.target_rank, frame.hop, frame.flow, frame.route_flow, frame.head_ps,
-                frame.tail_ps, frame.promise_ps, frame.communicator, frame.operation, frame.message, frame.chunk, n_bytes,
-                frame.message_bytes, frame.digest, frame.credit_bytes, self.clock.anchor_ns,
-            ),
-        )  # fmt: skip
-        payload = None
-        if n_bytes and frame.payload is not None:
-            payload = frame.payload
-            if n_bytes <= INLINE_BYTES:
-                header += payload.tobytes() if isinstance(payload, np.ndarray) else bytes(payload)
-                payload = None
-        if not self.carrier.send(peer, header, payload):
+            page.record_send(channel, due_ps)
+        if not self.carrier.send(peer, message, payload):
             if page is not None:
                 page.sent[channel] -= 1
             return False
@@ -440,41 +347,20 @@ class EmulatedHost:
         return True
 
     def _drain(self) -> None:
-        """Take in what has arrived.  The floor is lowered before the frames are counted as taken."""
+        """Take in what has arrived.  The floor is lowered before the messages are counted as taken."""
         counts: dict[int, int] = {}
-        engine = self.engine
+        engine, clock = self.engine, self.clock
         for data, payload in self.carrier.receive():
             kind, epoch = unpack_prefix(data, self.session)
             if kind == HELLO:
                 self._greeted.add(unpack_hello(data))
                 continue
-            if kind != FRAME or epoch != self.epoch:
+            if epoch != self.epoch:
                 continue
-            header = unpack(data)
-            if header.anchor_ns > self.clock.anchor_ns:
-                self.clock.anchor_ns = header.anchor_ns
-            frame = Frame(
-                engine.path(header.source_rank, header.target_rank, header.route_flow),
-                source_rank=header.source_rank,
-                target_rank=header.target_rank,
-                flow=header.flow,
-                route_flow=header.route_flow,
-                payload_bytes=header.payload_bytes,
-                head_ps=header.head_ps,
-                communicator=header.communicator,
-                operation=header.operation,
-                message=header.message,
-                chunk=header.chunk,
-                message_bytes=header.message_bytes,
-                digest=header.digest,
-                credit_bytes=header.credit_bytes,
-                payload=data[HEADER_BYTES:] if payload is None and len(data) > HEADER_BYTES else payload,
-            )
-            frame.hop = header.hop
-            frame.tail_ps = header.tail_ps
-            engine.promises_ps[header.link] = header.promise_ps
-            engine.arrive(frame, header.link)
-            counts[header.channel] = counts.get(header.channel, 0) + 1
+            channel, anchor_ns = engine.take(kind, data, payload)
+            if anchor_ns > clock.anchor_ns:
+                clock.anchor_ns = anchor_ns
+            counts[channel] = counts.get(channel, 0) + 1
         if counts and self.page is not None:
             self._publish()
             for channel, count in counts.items():
@@ -492,10 +378,3 @@ class EmulatedHost:
         if late_ns > 0:
             clock.anchor_ns += min(late_ns, max(0, handed_ns - rank.accounted_ns))
         rank.accounted_ns = handed_ns
-
-
-def _event_ps(frame: Frame, now_ps: int) -> int:
-    """When a frame sent at ``now_ps`` becomes an event at its receiver, or a bound for it."""
-    if frame.credit_bytes:
-        return now_ps
-    return frame.tail_ps if frame.hop == len(frame.path) else frame.head_ps

@@ -22,9 +22,10 @@ from heapq import heappop, heappush
 from typing import Any
 
 from emu.collectives.executor import Operation
+from emu.fabric.counters import AdapterStatistics, QueueStatistics
 from emu.fabric.endpoint import Endpoint
 from emu.fabric.frame import Frame
-from emu.fabric.link import LinkMachine
+from emu.fabric.link import LinkMachine, LinkStatistics
 from emu.impairments.base import BaseImpairment
 from emu.topologies.graph import Topology
 
@@ -72,6 +73,7 @@ class Engine:
         self._spread = topology.router.spread
         self._windows: dict[tuple[int, int], int] = {}
         self._back_ps: dict[tuple[int, int], int] = {}
+        self._ways_ps: dict[tuple[int, int], int] = {}
         self.on_finished: Callable[[int, Operation, int], None] = lambda rank, operation, now_ps: None
         self.on_mismatch: Callable[[int, Frame, Operation], None] = lambda rank, frame, operation: None
 
@@ -154,6 +156,18 @@ class Engine:
             found = self._back_ps[key] = sum(links[link].latency_ps for link in self.path(source_rank, target_rank, 0))
         return found
 
+    def delay_ps(self, links: tuple[int, ...]) -> int:
+        """How long a word that waits in no queue takes over these links: their latencies, at least 1 ps each."""
+        return sum(max(1, self.topology.links[link].latency_ps) for link in links)
+
+    def way_ps(self, source_rank: int, target_rank: int) -> int:
+        """:meth:`delay_ps` from rank to rank, at least 1 ps."""
+        key = (source_rank, target_rank)
+        found = self._ways_ps.get(key)
+        if found is None:
+            found = self._ways_ps[key] = max(1, self.delay_ps(self.path(source_rank, target_rank, 0)))
+        return found
+
     def window_bytes(self, source_rank: int, target_rank: int) -> int:
         """The narrowest ``window`` of a link on the way; by default twice rate times round trip, at least 16 MiB."""
         key = (source_rank, target_rank)
@@ -178,7 +192,7 @@ class Engine:
 
     def send_credit(self, taken: Frame, n_bytes: int, now_ps: int) -> None:
         source_rank, target_rank = taken.target_rank, taken.source_rank
-        due_ps = now_ps + max(1, self.latency_ps(source_rank, target_rank))
+        due_ps = now_ps + self.way_ps(source_rank, target_rank)
         frame = Frame(
             self.path(source_rank, target_rank, 0),
             source_rank=source_rank,
@@ -210,3 +224,15 @@ class Engine:
 
     def mismatch(self, rank: int, frame: Frame, operation: Operation) -> None:
         self.on_mismatch(rank, frame, operation)
+
+    def link_statistics(self) -> dict[int, LinkStatistics]:
+        """Of the hosted links, by index."""
+        return {index: machine.statistics() for index, machine in self.links.items()}
+
+    def queue_statistics(self) -> dict[int, tuple[QueueStatistics, ...]]:
+        """Of the hosted links, by index; of each, by class.  None where chunks are fluids."""
+        return {}
+
+    def adapter_statistics(self) -> dict[int, AdapterStatistics]:
+        """Of the hosted ranks.  None where chunks are fluids."""
+        return {}

@@ -17,22 +17,27 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, cast
 
 from emu.balancing.base import Place, Policy
 from emu.congestion.base import Line, ReceiverControl, SenderControl
+from emu.drivers.blocked import explain_blocked
 from emu.drivers.engine import Engine, ImpairmentTable
-from emu.errors import ConfigError
-from emu.fabric.adapter import Adapter, AdapterStatistics
+from emu.errors import ConfigError, Deadlock
+from emu.fabric.adapter import Adapter
+from emu.fabric.counters import AdapterStatistics, QueueStatistics
 from emu.fabric.endpoint import Endpoint
 from emu.fabric.frame import Frame
+from emu.fabric.link import LinkStatistics
+from emu.fabric.next_links import NextLinks
 from emu.fabric.packet import Notice, NoticeKind, Packet
-from emu.fabric.port import FOREVER_PS, Port, QueueStatistics
+from emu.fabric.port import FOREVER_PS, Port
 from emu.fabric.switch import Switch
 from emu.topologies.graph import Topology
-from emu.topologies.routers import AdjacencyCache, ShortestPath
 from emu.topologies.switching import TrafficClass
+from emu.units import duration_ps
 
 
 class PacketEngine(Engine):
@@ -62,9 +67,10 @@ class PacketEngine(Engine):
         self._rank_node = topology.ranks
         self._targets = [link.target for link in topology.links]
         self._reverse_ps = _reverse_latencies(topology)
-        self._adjacency = AdjacencyCache()
-        self._candidates: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._next_links = NextLinks(topology, seed=seed, impairments=impairments, reroute_ps=switching.reroute_ps)
         self._lines: dict[tuple[int, int], Line] = {}
+        self.is_stuck = False
+        """Whether nothing but timers is left while ports wait for each other in a cycle."""
         self._controls = {c.name: _load("congestion", c.control) for c in switching.classes}
         build_policy = _load("balancing", switching.balancing)
         out: list[list[int]] = topology.out_links()
@@ -107,6 +113,7 @@ class PacketEngine(Engine):
                     plane=self,
                     drain_rate_bps=topology.nodes[node].drain_rate_bps,
                     payload=payload,
+                    pause_storm=topology.nodes[node].pause_storm,
                 )
         self._port_wakes = {index: port.wake for index, port in self.ports.items()}
 
@@ -174,11 +181,14 @@ class PacketEngine(Engine):
         self.forward_notice(notice, self._notices + notice.link, due_ps)
 
     def notify_rank(self, notice: Notice, to_rank: int, from_rank: int, now_ps: int) -> None:
-        due_ps = now_ps + max(1, self.latency_ps(from_rank, to_rank))
+        due_ps = now_ps + self.way_ps(from_rank, to_rank)
         self.forward_notice(notice, self._answers + from_rank * self.topology.n_ranks + to_rank, due_ps)
 
     def forward_notice(self, notice: Notice, port: int, due_ps: int) -> None:
         """Here, in the same engine, the whole way is one event."""
+        if self.hops is not None:
+            n_hops = 1 if notice.link >= 0 else len(self.path(*divmod(port - self._answers, self.topology.n_ranks), 0))
+            self.hops.extend([(self.now_ps, 0)] * n_hops)
         self._sequence += 1
         heappush(self.calendar, (due_ps, port, self._sequence, notice))
 
@@ -209,7 +219,7 @@ class PacketEngine(Engine):
             there_ps = sum(link.latency_ps for link in links)
             back_ps = self.latency_ps(target_rank, source_rank)
             rate_bps = min(link.rate_bps for link in links)
-            hop_ps = sum(quantum * 8 * 10**12 // link.rate_bps for link in links[:1])
+            hop_ps = duration_ps(quantum, rate_bps)
             found = self._lines[key] = Line(
                 rate_bps=rate_bps,
                 round_trip_ps=there_ps + back_ps + hop_ps,
@@ -219,33 +229,43 @@ class PacketEngine(Engine):
         return found
 
     def candidates(self, node: int, target_rank: int, now_ps: int) -> tuple[int, ...]:
-        target = self._rank_node[target_rank]
-        key = node, target
-        found = self._candidates.get(key)
-        if found is None:
-            found = self._candidates[key] = self._find_candidates(node, target)
-        return found
+        return self._next_links.of(node, target_rank, now_ps)
 
-    def _find_candidates(self, node: int, target: int) -> tuple[int, ...]:
-        router = self.topology.router
-        if not isinstance(router, ShortestPath):
-            lanes = range(max(1, router.spread))
-            return tuple(sorted({router.route(self.topology, node, target, lane)[0] for lane in lanes}))
-        graph = self._adjacency.of(self.topology)
-        costs = graph.costs(target)
-        targets = graph.link_targets
-        return tuple(
-            link for link in graph.out[node] if 0 <= costs[targets[link]] == costs[node] - graph.step_cost(targets[link], target)
-        )
+    def stalled(self, link: int, now_ps: int, end_ps: int) -> None:
+        """What waits for a link that goes down is led another way once that is known."""
+        due_ps = self._next_links.avoided_ps(link, now_ps, end_ps)
+        if due_ps is not None:
+            self.call_node(self.topology.links[link].source, due_ps, partial(self._divert, link))
+
+    def _divert(self, link: int, now_ps: int) -> None:
+        node = self.topology.links[link].source
+        self.switches[node].divert(link, now_ps)
+        for adapter in self.adapters.values():
+            if self._rank_node[adapter.rank] == node:
+                adapter.divert(now_ps)
+
+    def timed_out(self) -> None:
+        """Timers alone would go on for ever: end the run where nothing else is left and ports wait in a cycle."""
+        if not all(self._is_hosted) or self.switching.watchdog is not None:
+            return
+        if any(type(item) is Packet or (type(item) is Notice and item.link >= 0) for _, _, _, item in self.calendar):
+            return
+        if not any(port.is_busy for port in self.ports.values()) and self.deadlock() is not None:
+            self.is_stuck = self.interrupted = True
+
+    def deadlock(self) -> Deadlock | None:
+        """The cycle of ports that wait for each other, once nothing moves any more."""
+        return explain_blocked(self.ports, self.topology)
 
     # -- what is known ---------------------------------------------------------------------------
 
-    def queue_statistics(self) -> dict[str, tuple[QueueStatistics, ...]]:
-        """Per link, by class."""
-        return {port.link.name: port.queue_statistics(self.now_ps) for port in self.ports.values()}
+    def link_statistics(self) -> dict[int, LinkStatistics]:
+        return {index: port.statistics() for index, port in self.ports.items()}
+
+    def queue_statistics(self) -> dict[int, tuple[QueueStatistics, ...]]:
+        return {index: port.queue_statistics(self.now_ps) for index, port in self.ports.items()}
 
     def adapter_statistics(self) -> dict[int, AdapterStatistics]:
-        """Per hosted rank."""
         return {rank: adapter.statistics() for rank, adapter in self.adapters.items()}
 
 

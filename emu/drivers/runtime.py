@@ -22,7 +22,7 @@ from emu.clock import wall_ns
 from emu.collectives.executor import Operation
 from emu.drivers.engine import FOREVER_PS, Engine
 from emu.drivers.explain import CallState, RankState
-from emu.errors import EmuError, RankFailed
+from emu.errors import ConfigError, EmuError, RankFailed
 from emu.fabric.frame import Frame
 from emu.rank import Rank, Work
 
@@ -122,6 +122,19 @@ class Runtime:
 
     def chunk_limit_bytes(self) -> int:
         return self.engine.chunk_limit_bytes
+
+    def traffic_class(self, priority: int) -> int:
+        switching = self.engine.topology.switching
+        if switching is None:
+            raise ConfigError(
+                f"priority {priority}: this fabric has no traffic classes; leave the priority out, or use a fabric with switching"
+            )
+        classes = switching.classes
+        found = next((index for index, traffic_class in enumerate(classes) if traffic_class.priority == priority), None)
+        if found is None:
+            there = ", ".join(f"{traffic_class.priority} ({traffic_class.name})" for traffic_class in classes)
+            raise ConfigError(f"priority {priority}: no traffic class of this fabric has it; use one of {there}")
+        return found
 
     def scale(self) -> float:
         return self.dilation

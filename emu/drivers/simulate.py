@@ -85,12 +85,14 @@ class Simulation:
         runtime = self.runtime
         if runtime.failed is not None:
             return None
-        failure = runtime.first_failure()
+        failure: EmuError | None = runtime.first_failure()
         next_ps = self.engine.next_wakeup()
         if failure is None and next_ps is not None and next_ps > FOREVER_PS:
             return ConfigError(
                 f"model time would pass {FOREVER_PS} ps (53 days): shorten what is declared, delayed or slowed down"
             )
+        if failure is None and isinstance(self.engine, PacketEngine) and (next_ps is None or self.engine.is_stuck):
+            failure = self.engine.deadlock()
         if failure is None and (runtime.suspicion is not None or (not over and next_ps is None)):
             return explain(runtime.states(), hint=runtime.suspicion)
         return failure

@@ -3,24 +3,25 @@
 Out: chunks are dealt over queue pairs; a port asks for the next packet when its wire is free, and the queue pairs that may
 send take turns.  In: packets are put together again, acknowledged, and drained at the endpoint's rate from a
 receive buffer, which pauses its sender (``pause``), withholds credits (``credit``) or drops (``drop``) when it fills up.
+A stuck adapter (``pause_storm``) pauses all that may send to it for a while; what comes nevertheless is taken in.
 
 Law: a chunk is delivered once, when all its bytes are here and drained.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from emu.congestion.base import ReceiverControl, SenderControl
+from emu.fabric.admission import Admission, QueuePairKey
+from emu.fabric.counters import AdapterStatistics
 from emu.fabric.frame import Frame
 from emu.fabric.lineup import PortSource
 from emu.fabric.packet import Notice, NoticeKind, Packet
 from emu.fabric.port import FOREVER_PS, Port, wire_bytes
 from emu.fabric.queue_pair import Reassembly, ReceiveQueuePair, SendQueuePair
-from emu.fabric.switch import CREDIT_SHARE, Switch
+from emu.fabric.switch import Switch, credit_step_bytes
 from emu.topologies.graph import Link
 from emu.topologies.switching import Discipline, Recovery, Switching, TrafficClass
 from emu.units import duration_ps
@@ -47,31 +48,13 @@ class Plane(Protocol):
         """The last byte of a chunk leaves now for the first time."""
         ...
 
+    def timed_out(self) -> None:
+        """A retransmission timer ran out: perhaps nothing moves any more."""
+        ...
+
     def control(self, traffic_class: TrafficClass, source_rank: int, target_rank: int) -> tuple[SenderControl, ReceiverControl]:
         """A fresh pair of halves; each side keeps its own."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterStatistics:
-    """Counters of one rank's adapter, over its queue pairs."""
-
-    name: str
-    cnp_sent: int
-    cnp_received: int
-    marked_packets: int
-    """Packets received with ECN's mark."""
-    out_of_sequence: int
-    duplicates: int
-    nacks_sent: int
-    resent_packets: int
-    resent_bytes: int
-    timeouts: int
-    trimmed_packets: int
-    discarded_packets: int
-    """Dropped here: the receive buffer was full."""
-    peak_receive_bytes: int
-    pauses_sent: int
 
 
 class Adapter:
@@ -89,6 +72,7 @@ class Adapter:
         plane: Plane,
         drain_rate_bps: int | None,
         payload: bool,
+        pause_storm: tuple[int, int] | None = None,
     ) -> None:
         self.rank = rank
         self.name = name
@@ -104,6 +88,8 @@ class Adapter:
             switch.ports[link].source = source
         self.senders: dict[tuple[int, int, int], SendQueuePair] = {}
         self.receivers: dict[tuple[int, int, int], tuple[ReceiveQueuePair, ReceiverControl]] = {}
+        sizes = [wire_bytes(into, switching.quantum_bytes, switching.trim_bytes) for into in ingress.values()]
+        self._credit_steps_bytes = [credit_step_bytes(c, max(sizes, default=0)) for c in switching.classes] * switching.n_lanes
         self._dealt: dict[tuple[int, int], int] = {}
         self._assembling: dict[tuple[int, ...], tuple[Reassembly, Frame]] = {}
         self._drain_free_ps = 0
@@ -111,12 +97,17 @@ class Adapter:
         self._buffered_bytes = 0
         self._paused: set[tuple[int, int]] = set()
         self._owed: dict[tuple[int, int], int] = {}
-        self._requests: deque[tuple[int, int, int]] = deque()
-        self._admitted: dict[int, int] = {}
-        self._limits = [plane.control(c, rank, rank)[1].admits or 1 for c in switching.classes]
-        self._granted: dict[tuple[int, int, int], int] = {}
+        limits = [plane.control(c, rank, rank)[1].admits for c in switching.classes]
+        self._admissions = [None if limit is None else Admission(limit) for limit in limits]
         self.n_cnp_sent = self.n_cnp_received = self.n_marked = self.n_nacks = 0
         self.n_trimmed = self.n_discarded = self.n_pauses = self.peak_receive_bytes = 0
+        self._xoff_bytes = max(0, switching.receive_buffer_bytes - switching.headroom_bytes)
+        self._xon_bytes = max(0, self._xoff_bytes - switching.xon_offset_bytes)
+        self._is_stuck = False
+        if pause_storm is not None:
+            start_ps, lasts_ps = pause_storm
+            plane.call_rank(rank, start_ps, self._get_stuck)
+            plane.call_rank(rank, start_ps + lasts_ps, self._recover)
 
     # -- out -------------------------------------------------------------------------------------
 
@@ -182,6 +173,12 @@ class Adapter:
         else:
             self.activate(pair, now_ps)
 
+    def divert(self, now_ps: int) -> None:
+        """Ways have changed: what is ready to go is lined up anew."""
+        for pair in self.senders.values():
+            if pair.pending is not None:
+                self._renew(pair, now_ps)
+
     def _start_timer(self, pair: SendQueuePair, now_ps: int) -> None:
         pair.deadline_ps = now_ps + self.switching.classes[pair.queue].timeout_ps
         if not pair.timer_set:
@@ -200,12 +197,15 @@ class Adapter:
         pair.control.timed_out(now_ps)
         self._start_timer(pair, now_ps)
         self._renew(pair, now_ps)
+        self.plane.timed_out()
 
     def answered(self, notice: Notice, now_ps: int) -> None:
         """A word from the other end of a queue pair is here."""
         class_index = notice.queue
         if notice.kind is NoticeKind.REQUEST:
-            self._requested(notice.source_rank, notice.queue_pair, class_index, now_ps)
+            admission = self._admissions[class_index]
+            assert admission is not None, "a sender asks where its receiver does not admit"
+            self._grant(admission.request((notice.source_rank, class_index, notice.queue_pair)), now_ps)
             return
         pair = self.senders.get((notice.target_rank, class_index, notice.queue_pair))
         if pair is None:
@@ -213,7 +213,7 @@ class Adapter:
         control = pair.control
         match notice.kind:
             case NoticeKind.ACK:
-                n_bytes = pair.acknowledged(notice.value, notice.selective)
+                n_bytes = pair.acknowledged(notice.value, notice.selective, notice.n_bytes)
                 if n_bytes:
                     pair.deadline_ps = now_ps + self.switching.classes[class_index].timeout_ps
                 control.acknowledged(now_ps, notice.n_bytes, now_ps - notice.echo_ps, notice.marked)
@@ -232,33 +232,30 @@ class Adapter:
 
     def receive(self, packet: Packet, link: int, now_ps: int) -> None:
         """The tail of a packet for this rank is here."""
-        class_index = packet.queue % len(self.switching.classes)
-        traffic_class = self.switching.classes[class_index]
-        n_bytes = wire_bytes(self._ingress[link], packet.payload_bytes)
+        traffic_class = self.switching.classes[packet.queue % len(self.switching.classes)]
+        n_bytes = wire_bytes(self._ingress[link], packet.payload_bytes, self.switching.trim_bytes)
         if traffic_class.discipline is Discipline.DROP and self._buffered_bytes + n_bytes > self.switching.receive_buffer_bytes:
             self.n_discarded += 1
             return
         if self.drain_rate_bps is None:
             self._drained(link, packet.queue, n_bytes, now_ps, buffered=False)
-            self._accept(packet, class_index, now_ps)
+            self._accept(packet, now_ps)
             return
         key = link, packet.queue
         self._buffered_bytes += n_bytes
         self.peak_receive_bytes = max(self.peak_receive_bytes, self._buffered_bytes)
         held = self._received_bytes[key] = self._received_bytes.get(key, 0) + n_bytes
-        if traffic_class.discipline is Discipline.PAUSE and key not in self._paused:
-            headroom = self.switching.headroom_bytes
-            if held > self.switching.receive_buffer_bytes - headroom:
-                self._paused.add(key)
-                self.n_pauses += 1
-                self.plane.notify_link(Notice(NoticeKind.PAUSE, value=1, link=link, queue=packet.queue), now_ps)
+        if traffic_class.discipline is Discipline.PAUSE:
+            assert held <= self._xoff_bytes + self.switching.headroom_bytes, "a lossless packet does not fit"
+            if held > self._xoff_bytes and key not in self._paused:
+                self._pause(key, now_ps)
         begin_ps = max(now_ps, self._drain_free_ps)
         self._drain_free_ps = begin_ps + duration_ps(n_bytes, self.drain_rate_bps)
         queue = packet.queue
 
         def drained(at_ps: int) -> None:
             self._drained(link, queue, n_bytes, at_ps, buffered=True)
-            self._accept(packet, class_index, at_ps)
+            self._accept(packet, at_ps)
 
         self.plane.call_rank(self.rank, self._drain_free_ps, drained)
 
@@ -269,19 +266,41 @@ class Adapter:
         if buffered:
             self._buffered_bytes -= n_bytes
             held = self._received_bytes[key] = self._received_bytes[key] - n_bytes
-            if key in self._paused:
-                xon = self.switching.receive_buffer_bytes - self.switching.headroom_bytes - self.switching.xon_offset_bytes
-                if held <= max(0, xon):
-                    self._paused.discard(key)
-                    self.plane.notify_link(Notice(NoticeKind.PAUSE, value=0, link=link, queue=queue), now_ps)
+            if key in self._paused and held <= self._xon_bytes and not self._is_stuck:
+                self._resume(key, now_ps)
         if traffic_class.discipline is Discipline.CREDIT:
             owed = self._owed[key] = self._owed.get(key, 0) + n_bytes
-            if owed * CREDIT_SHARE >= traffic_class.credit_bytes:
+            if owed >= self._credit_steps_bytes[queue]:
                 self._owed[key] = 0
                 self.plane.notify_link(Notice(NoticeKind.CREDIT, value=owed, link=link, queue=queue), now_ps)
 
-    def _accept(self, packet: Packet, class_index: int, now_ps: int) -> None:
+    def _pause(self, key: tuple[int, int], now_ps: int) -> None:
+        self._paused.add(key)
+        self.n_pauses += 1
+        self.plane.notify_link(Notice(NoticeKind.PAUSE, value=1, link=key[0], queue=key[1]), now_ps)
+
+    def _resume(self, key: tuple[int, int], now_ps: int) -> None:
+        self._paused.discard(key)
+        self.plane.notify_link(Notice(NoticeKind.PAUSE, value=0, link=key[0], queue=key[1]), now_ps)
+
+    def _get_stuck(self, now_ps: int) -> None:
+        """A storm begins: everything that may be paused is, whatever the receive buffer holds."""
+        self._is_stuck = True
+        classes = self.switching.classes
+        for key in ((link, queue) for link in self._ingress for queue in range(self.switching.n_queues)):
+            if classes[key[1] % len(classes)].discipline is Discipline.PAUSE and key not in self._paused:
+                self._pause(key, now_ps)
+
+    def _recover(self, now_ps: int) -> None:
+        """The storm is over."""
+        self._is_stuck = False
+        for key in sorted(self._paused):
+            if self._received_bytes.get(key, 0) <= self._xon_bytes:
+                self._resume(key, now_ps)
+
+    def _accept(self, packet: Packet, now_ps: int) -> None:
         frame = packet.frame
+        class_index = frame.traffic_class  # a trimmed header's queue may be another class's
         source = frame.source_rank
         key = source, class_index, packet.queue_pair
         found = self.receivers.get(key)
@@ -319,7 +338,7 @@ class Adapter:
         control: ReceiverControl,
         now_ps: int,
     ) -> None:
-        for sequence in pair.asks_for() if packet.sequence > pair.expected or not counts else ():
+        for sequence in pair.asks_for() if packet.sequence > pair.expected else ():
             self.n_nacks += 1
             self._answer(NoticeKind.NACK, key, now_ps, value=sequence)
         pair.since_ack += 1
@@ -362,35 +381,36 @@ class Adapter:
         notice = Notice(kind, value=value, queue=class_index, source_rank=self.rank, target_rank=peer, queue_pair=queue_pair)
         self.plane.notify_rank(notice, peer, self.rank, now_ps)
 
+    def _grant(self, grants: Iterable[tuple[QueuePairKey, int]], now_ps: int) -> None:
+        for key, granted in grants:
+            self._answer(NoticeKind.GRANT, key, now_ps, value=granted)
+
     def _assemble(self, packet: Packet, class_index: int, now_ps: int) -> None:
         frame = packet.frame
         key = frame.source_rank, frame.communicator, frame.operation, frame.message, frame.chunk
         found = self._assembling.get(key)
         if found is None:
-            found = self._assembling[key] = Reassembly(frame, payload=self._payload), frame
+            found = self._assembling[key] = Reassembly(frame, payload=self._payload or frame.payload is not None), frame
         if not found[0].put(packet):
             return
         del self._assembling[key]
-        whole = frame.arrived(found[0].payload, now_ps)
-        if self._admitted.get(class_index):
-            self._admitted[class_index] -= 1
-            self._admit(class_index, now_ps)
+        whole = frame.arrived(found[0].data(), now_ps)
+        admission = self._admissions[class_index]
+        if admission is not None:
+            self._grant(admission.completed(), now_ps)
         self.plane.deliver(whole, now_ps)
 
-    # -- admission -------------------------------------------------------------------------------
+    # -- what is known ---------------------------------------------------------------------------
 
-    def _requested(self, source: int, queue_pair: int, class_index: int, now_ps: int) -> None:
-        """A sender has a chunk more; who asks first is served first."""
-        self._requests.append((source, class_index, queue_pair))
-        self._admit(class_index, now_ps)
+    def owed_credits(self, link: int, queue: int) -> int:
+        """Bytes that are free but not yet granted to the sender of ``link``."""
+        return self._owed.get((link, queue), 0)
 
-    def _admit(self, class_index: int, now_ps: int) -> None:
-        limit = self._limits[class_index]
-        while self._requests and self._admitted.get(class_index, 0) < limit:
-            key = self._requests.popleft()
-            self._admitted[class_index] = self._admitted.get(class_index, 0) + 1
-            granted = self._granted[key] = self._granted.get(key, 0) + 1
-            self._answer(NoticeKind.GRANT, key, now_ps, value=granted)
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing waits to be sent, acknowledged, drained or completed."""
+        waits = any(pair.chunks or pair.pending is not None or pair.unacked for pair in self.senders.values())
+        return not (waits or self._buffered_bytes or self._assembling)
 
     def statistics(self) -> AdapterStatistics:
         """Counters so far."""

@@ -15,8 +15,6 @@ Law: in = out + held, nothing is negative, and a packet of a lossless class alwa
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 from emu.topologies.switching import Discipline, Switching
 
 
@@ -35,12 +33,16 @@ class IngressQueue:
         self.headroom_bytes = 0
         self.is_paused = False
 
+    def unused_bytes(self, most_bytes: int) -> int:
+        """How much of ``most_bytes`` goes into what is reserved."""
+        return min(most_bytes, self.reserved_bytes - (self.used_bytes - self.shared_bytes - self.headroom_bytes))
+
 
 class SharedBuffer:
     """Admission to the packet memory of one node."""
 
     def __init__(self, switching: Switching, links: list[int]) -> None:
-        self._alpha_numerator, self._alpha_denominator = _ratio(switching.alpha)
+        self._alpha_numerator, self._alpha_denominator = switching.alpha.numerator, switching.alpha.denominator
         self._headroom_bytes = switching.headroom_bytes
         self._xon_offset_bytes = switching.xon_offset_bytes
         n_classes = len(switching.classes)
@@ -63,17 +65,19 @@ class SharedBuffer:
         """The most of the pool that a queue may hold now."""
         return (self.pool_bytes - self.pool_used_bytes) * self._alpha_numerator // self._alpha_denominator
 
-    def admits(self, egress_bytes: int, n_bytes: int) -> bool:
-        """Whether ``n_bytes`` of a class that may be dropped fit behind ``egress_bytes`` in their egress queue."""
-        free = self.pool_bytes - self.pool_used_bytes
-        return n_bytes <= free and egress_bytes + n_bytes <= self.threshold_bytes()
+    def admits(self, queue: IngressQueue, egress_bytes: int, n_bytes: int) -> bool:
+        """Whether ``n_bytes`` of a class that may be dropped fit: in what is reserved, or behind ``egress_bytes`` of the pool."""
+        rest = n_bytes - queue.unused_bytes(n_bytes)
+        if not rest:
+            return True
+        return rest <= self.pool_bytes - self.pool_used_bytes and egress_bytes + n_bytes <= self.threshold_bytes()
 
     def take(self, queue: IngressQueue, n_bytes: int) -> bool:
         """Hold ``n_bytes``.  Returns whether the queue's sender must be paused now."""
         self.used_bytes += n_bytes
         if self.used_bytes > self.peak_used_bytes:
             self.peak_used_bytes = self.used_bytes
-        own = min(n_bytes, max(0, queue.reserved_bytes - (queue.used_bytes - queue.shared_bytes - queue.headroom_bytes)))
+        own = queue.unused_bytes(n_bytes)
         queue.used_bytes += n_bytes
         rest = n_bytes - own
         if not rest:
@@ -82,7 +86,8 @@ class SharedBuffer:
             queue.shared_bytes += rest
             self.pool_used_bytes += rest
             return False
-        if queue.is_paused or queue.shared_bytes + rest > self.threshold_bytes():
+        free = self.pool_bytes - self.pool_used_bytes
+        if queue.is_paused or rest > free or queue.shared_bytes + rest > self.threshold_bytes():
             queue.headroom_bytes += rest
             assert queue.headroom_bytes <= self._headroom_bytes, (
                 f"a lossless packet does not fit: {queue.headroom_bytes} bytes of headroom needed, {self._headroom_bytes} there"
@@ -118,10 +123,6 @@ class SharedBuffer:
         assert self.pool_used_bytes == sum(queue.shared_bytes for queue in queues)
         assert self.pool_used_bytes <= self.pool_bytes
         assert all(queue.headroom_bytes <= self._headroom_bytes for queue in queues)
-        assert all(
-            0 <= queue.used_bytes - queue.shared_bytes - queue.headroom_bytes <= max(queue.reserved_bytes, 0) for queue in queues
-        )
-
-
-def _ratio(alpha: Fraction) -> tuple[int, int]:
-    return alpha.numerator, alpha.denominator
+        for queue in queues:
+            own = queue.used_bytes - queue.shared_bytes - queue.headroom_bytes
+            assert 0 <= own <= queue.reserved_bytes and queue.shared_bytes >= 0 and queue.headroom_bytes >= 0

@@ -106,6 +106,11 @@ class Capacity:
             raise ConfigError(f"link {self._link.name} stays down for ever; let its impairments bring it up again")
         return time_ps
 
+    def is_up(self, time_ps: int) -> tuple[bool, int | None]:
+        """Whether anything can be sent at ``time_ps``, and until when its rate stays as it is (None: for ever)."""
+        numerator, _, until_ps = self._segment(time_ps)
+        return numerator > 0, until_ps
+
     def available(self, time_ps: int) -> int:
         """The first moment from ``time_ps`` on at which the link can send.  ConfigError if there is none."""
         for _ in range(_MOST_STEPS):

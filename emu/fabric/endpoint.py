@@ -122,6 +122,7 @@ class Endpoint:
             digest=operation.call.digest,
             payload=values,
         )
+        frame.traffic_class = operation.call.traffic_class
         if connection.blocked or not connection.has_room(n_bytes):
             operation.held += 1
             connection.blocked.append((frame, operation))

@@ -38,9 +38,9 @@ class SendQueuePair:
     """The sender's end.  ``index`` numbers the queue pairs between two ranks in one class."""
 
     __slots__ = (
-        "_offset", "_quantum", "_resend", "_sent", "chunks", "control", "deadline_ps", "entropy", "granted_chunks",
-        "index", "n_chunks", "next_sequence", "outstanding_bytes", "peer", "pending", "queue", "recovery", "resent_bytes",
-        "resent_packets", "started_chunks", "ticket", "timeouts", "timer_set", "unacked",
+        "_acknowledged", "_offset", "_quantum", "_resend", "_sent", "_unsent", "chunks", "control", "deadline_ps", "entropy",
+        "granted_chunks", "index", "n_chunks", "next_sequence", "outstanding_bytes", "peer", "pending", "queue", "recovery",
+        "resent_bytes", "resent_packets", "started_chunks", "ticket", "timeouts", "timer_set", "unacked",
     )  # fmt: skip
 
     def __init__(
@@ -58,7 +58,9 @@ class SendQueuePair:
         self.next_sequence = 0
         self.unacked: dict[int, Segment] = {}
         self._sent = 0
+        self._acknowledged = 0
         self._resend: deque[int] = deque()
+        self._unsent: set[int] = set()  # of what is unacked: to go again, or pending; the rest is outstanding
         self.outstanding_bytes = 0
         self.pending: tuple[int, Segment, Packet] | None = None
         self.ticket = 0
@@ -109,6 +111,7 @@ class SendQueuePair:
             self._offset += n_bytes
         if self.keeps:
             self.unacked[sequence] = segment
+            self._unsent.add(sequence)
         return self._packet(sequence, segment, now_ps)
 
     def _packet(self, sequence: int, segment: Segment, now_ps: int) -> Packet:
@@ -141,24 +144,40 @@ class SendQueuePair:
             self.resent_packets += 1
             self.resent_bytes += segment.n_bytes
         self._sent = max(self._sent, sequence + 1)
+        self._unsent.discard(sequence)
         self.outstanding_bytes += segment.n_bytes
         self.control.sent(now_ps, segment.n_bytes)
         return packet, segment.is_last and first_time
 
     # -- answers -------------------------------------------------------------------------------
 
-    def acknowledged(self, before: int, selective: int) -> int:
-        """Everything below ``before``, and ``selective`` (or -1), has come.  Returns the bytes that are new in this."""
+    def acknowledged(self, before: int, selective: int, n_bytes_come: int = 0) -> int:
+        """Everything below ``before``, and ``selective`` (or -1), has come.  Returns the bytes that are new in this.
+
+        ``n_bytes_come``: the payload that is answered; it counts where nothing is kept.
+        """
+        if not self.keeps:
+            self.outstanding_bytes = max(0, self.outstanding_bytes - n_bytes_come)
+            return n_bytes_come
         n_bytes = 0
-        unacked = self.unacked
-        while unacked:
-            sequence = next(iter(unacked))
-            if sequence >= before:
-                break
-            n_bytes += unacked.pop(sequence).n_bytes
-        if selective >= 0 and selective in unacked:
-            n_bytes += unacked.pop(selective).n_bytes
-        self.outstanding_bytes = max(0, self.outstanding_bytes - n_bytes)
+        for sequence in range(self._acknowledged, before):
+            if sequence in self.unacked:
+                n_bytes += self._forget(sequence)
+        self._acknowledged = max(self._acknowledged, before)
+        if selective in self.unacked:
+            n_bytes += self._forget(selective)
+        return n_bytes
+
+    def _forget(self, sequence: int) -> int:
+        """It has come.  Returns its bytes."""
+        n_bytes = self.unacked.pop(sequence).n_bytes
+        if sequence in self._unsent:
+            self._unsent.discard(sequence)
+            if self.pending is not None and self.pending[0] == sequence:
+                self.pending = None
+                self.ticket += 1
+        else:
+            self.outstanding_bytes -= n_bytes
         return n_bytes
 
     def missing(self, sequence: int) -> int:
@@ -176,25 +195,25 @@ class SendQueuePair:
     def _again(self, sequences: list[int]) -> int:
         """Queue what has been sent of ``sequences`` to go again, before anything new."""
         if self.pending is not None:
-            self._resend.appendleft(self.pending[0])
             self.pending = None
             self.ticket += 1
-        waiting = set(self._resend)
         n_bytes = 0
         for sequence in sequences:
-            if sequence not in waiting:
-                waiting.add(sequence)
+            if sequence not in self._unsent:
+                self._unsent.add(sequence)
                 n_bytes += self.unacked[sequence].n_bytes
-        self._resend = deque(sorted(waiting))
-        self.outstanding_bytes = max(0, self.outstanding_bytes - n_bytes)
+        self._resend = deque(sorted(self._unsent))
+        self.outstanding_bytes -= n_bytes
         return n_bytes
 
 
 class ReceiveQueuePair:
     """The receiver's end: which packets count, and what is answered."""
 
-    __slots__ = ("_asked", "_highest", "_out_of_order", "_reorder", "expected", "gap_asked", "n_duplicates", "n_out_of_sequence",
-                 "recovery", "since_ack")  # fmt: skip
+    __slots__ = (
+        "_asked", "_highest", "_looked_at", "_out_of_order", "_reorder", "expected", "gap_asked", "n_duplicates",
+        "n_out_of_sequence", "recovery", "since_ack",
+    )  # fmt: skip
 
     def __init__(self, *, recovery: Recovery, reorder_packets: int) -> None:
         self.recovery = recovery
@@ -203,6 +222,7 @@ class ReceiveQueuePair:
         self._out_of_order: set[int] = set()
         self._asked: set[int] = set()
         self._highest = -1
+        self._looked_at = 0
         self.gap_asked = False
         self.since_ack = 0
         self.n_out_of_sequence = 0
@@ -223,6 +243,7 @@ class ReceiveQueuePair:
             self._highest = max(self._highest, sequence)
             return True
         self._highest = max(self._highest, sequence)
+        self._asked.discard(sequence)
         self.expected += 1
         self.gap_asked = False
         while self.expected in self._out_of_order:
@@ -232,25 +253,25 @@ class ReceiveQueuePair:
         return True
 
     def asks_for(self) -> list[int]:
-        """Sequences to ask for now; each is asked for once."""
+        """Sequences to ask for now; each is asked for once, here or as a trimmed header."""
         if self.recovery is Recovery.GO_BACK_N:
             if self.gap_asked:
                 return []
             self.gap_asked = True
             return [self.expected]
-        missing = [
-            sequence
-            for sequence in range(self.expected, self._highest - self._reorder + 1)
-            if sequence not in self._out_of_order and sequence not in self._asked
-        ]
-        self._asked.update(missing)
-        return missing
+        begin, end = max(self.expected, self._looked_at), self._highest - self._reorder + 1
+        self._looked_at = max(begin, end)
+        return [s for s in range(begin, end) if s not in self._out_of_order and s not in self._asked]
 
     def trimmed(self, sequence: int) -> bool:
-        """Whether a trimmed header tells of something that is still missing."""
+        """Whether a trimmed header tells of something to ask for; each time that it comes without its payload."""
         if self.recovery is Recovery.GO_BACK_N:
+            self.gap_asked = self.gap_asked or sequence == self.expected
             return sequence == self.expected
-        return sequence >= self.expected and sequence not in self._out_of_order
+        if sequence < self.expected or sequence in self._out_of_order:
+            return False
+        self._asked.add(sequence)
+        return True
 
 
 class Reassembly:
@@ -269,3 +290,7 @@ class Reassembly:
             self.payload[packet.offset_bytes : end] = np.frombuffer(packet.payload, np.uint8)
         self.missing_bytes -= packet.payload_bytes
         return self.missing_bytes <= 0
+
+    def data(self) -> memoryview | None:
+        """The chunk's bytes, of no type yet: an array would be taken for one of the call's."""
+        return None if self.payload is None else self.payload.data

@@ -10,18 +10,25 @@ Law: packets in = packets out + dropped + held; a lossless class drops nothing, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from emu.balancing.base import Policy
 from emu.fabric.buffer import SharedBuffer
+from emu.fabric.counters import PortCounters
 from emu.fabric.packet import Notice, NoticeKind, Packet
 from emu.fabric.port import Port, wire_bytes
 from emu.keyed import mix
 from emu.topologies.graph import Link
-from emu.topologies.switching import Discipline, Switching
+from emu.topologies.switching import Discipline, Switching, TrafficClass
 
-CREDIT_SHARE = 8
-"""Credits go back once they are this part of the input buffer, or a packet."""
+CREDIT_SHARE: Final = 8
+
+
+def credit_step_bytes(traffic_class: TrafficClass, packet_bytes: int) -> int:
+    """Credits go back once they are so many: an eighth of the input buffer, so that they are few; less where the sender would
+    otherwise lack room for a packet."""
+    room = traffic_class.credit_bytes
+    return max(1, min(room // CREDIT_SHARE, room - packet_bytes))
 
 
 class Plane(Protocol):
@@ -60,6 +67,7 @@ class Switch:
         self.plane = plane
         self.seed = seed
         self.buffer = SharedBuffer(switching, list(ingress))
+        self._n_classes = len(switching.classes)
         self._ingress = ingress
         self._classes = [switching.classes[queue % len(switching.classes)] for queue in range(switching.n_queues)]
         self._owed_credits = {
@@ -68,6 +76,9 @@ class Switch:
             for queue in range(switching.n_queues)
             if self._classes[queue].discipline is Discipline.CREDIT
         }
+        sizes = [wire_bytes(into, switching.quantum_bytes, switching.trim_bytes) for into in ingress.values()]
+        self._credit_step_bytes = [credit_step_bytes(c, max(sizes, default=0)) for c in self._classes]
+        self._trims_to = _trim_queues(switching)
         self._n_draws = 0
         self.n_pauses = 0
         for port in ports.values():
@@ -80,7 +91,7 @@ class Switch:
         """The port that the packet leaves by; sets its queue, as a policy may change the lane."""
         frame = packet.frame
         candidates = self.plane.candidates(self.node, frame.target_rank, now_ps)
-        n_classes = len(self.switching.classes)
+        n_classes = self._n_classes
         lane, number = divmod(packet.queue, n_classes)
         link, lane = self.policy.choose(
             candidates,
@@ -104,30 +115,31 @@ class Switch:
         traffic_class = self._classes[queue]
         discipline = traffic_class.discipline
         counters = port.counters[queue]
-        if discipline is Discipline.DROP and not self.buffer.admits(port.queued_bytes[queue], n_bytes):
+        buffer = self.buffer
+        if discipline is Discipline.DROP and not self._admits(packet, port, link, arrived_in, n_bytes):
             if not traffic_class.trims or packet.trimmed:
-                self._drop(packet, port, n_bytes)
+                _drop(packet, counters)
                 return
             counters.trimmed += 1
             packet.trimmed = True
             packet.payload = None
             packet.payload_bytes = 0
-            packet.queue = queue = self._trim_queue(queue)
+            packet.tail_ps = packet.head_ps  # the header is here; nothing is waited for
+            packet.queue = queue = arrived_in = self._trims_to[queue]
+            counters = port.counters[queue]
             n_bytes, duration_ps, first_ps = port.cost(0)
-            if self.buffer.pool_used_bytes + n_bytes > self.buffer.pool_bytes:
-                self._drop(packet, port, n_bytes)
+            if not self._admits(packet, port, link, queue, n_bytes):
+                _drop(packet, counters)
                 return
         packet.ingress = link
+        packet.held_queue = arrived_in  # of the lane that it came by, whose sender is to be paused or granted credits
         if discipline is Discipline.CREDIT:
-            # The input buffer is that of the link and lane it came by, and the credit is what its sender took for it.
-            packet.held_queue = arrived_in
-            packet.held_bytes = wire_bytes(self._ingress[link], packet.payload_bytes)
+            packet.held_bytes = wire_bytes(self._ingress[link], packet.payload_bytes, self.switching.trim_bytes)
         else:
-            packet.held_queue = queue
             packet.held_bytes = n_bytes
-            if self.buffer.take(self.buffer.queues[link, queue], n_bytes):
+            if buffer.take(buffer.queues[link, arrived_in], n_bytes):
                 self.n_pauses += 1
-                self.plane.notify_link(Notice(NoticeKind.PAUSE, value=1, link=link, queue=queue), now_ps)
+                self.plane.notify_link(Notice(NoticeKind.PAUSE, value=1, link=link, queue=arrived_in), now_ps)
         marking = traffic_class.marking
         if marking is not None and not packet.marked and not packet.trimmed:
             length = port.queued_bytes[queue]
@@ -140,6 +152,16 @@ class Switch:
         else:
             port.enqueue(packet, now_ps)
 
+    def _admits(self, packet: Packet, port: Port, link: int, arrived_in: int, n_bytes: int) -> bool:
+        """Whether a packet that may be dropped fits; a trimmed header needs room in the pool only."""
+        before_bytes = 0 if packet.trimmed else port.queued_bytes[packet.queue]
+        return self.buffer.admits(self.buffer.queues[link, arrived_in], before_bytes, n_bytes)
+
+    def divert(self, link: int, now_ps: int) -> None:
+        """The link is routed around from now on: what waits for it goes another way, if there is one."""
+        for packet in self.ports[link].withdraw(now_ps):
+            self.egress(packet, now_ps).enqueue(packet, now_ps)
+
     def _draws(self, length_bytes: int, queue: int) -> bool:
         marking = self._classes[queue].marking
         assert marking is not None
@@ -150,23 +172,12 @@ class Switch:
         above, over = length_bytes - marking.kmin_bytes, marking.kmax_bytes - marking.kmin_bytes
         return mix(self.seed, self.node, self._n_draws) * pmax.denominator * over < (pmax.numerator * above) << 64
 
-    def _trim_queue(self, queue: int) -> int:
-        """Trimmed headers travel in the highest strict class that may drop, if there is one."""
-        classes = self.switching.classes
-        strict = [i for i, c in enumerate(classes) if c.strict and c.discipline is Discipline.DROP]
-        return max(strict, key=lambda i: classes[i].priority) if strict else queue
-
-    def _drop(self, packet: Packet, port: Port, n_bytes: int) -> None:
-        counters = port.counters[packet.queue]
-        counters.dropped_packets += 1
-        counters.dropped_bytes += packet.payload_bytes
-
     def released(self, link: int, queue: int, n_bytes: int, now_ps: int) -> None:
         """A packet that came by ``link`` has left: ``queue`` is the one it came in."""
         key = link, queue
         if key in self._owed_credits:
             owed = self._owed_credits[key] = self._owed_credits[key] + n_bytes
-            if owed * CREDIT_SHARE >= self._classes[queue].credit_bytes:
+            if owed >= self._credit_step_bytes[queue]:
                 self._owed_credits[key] = 0
                 self.plane.notify_link(Notice(NoticeKind.CREDIT, value=owed, link=link, queue=queue), now_ps)
             return
@@ -176,6 +187,26 @@ class Switch:
             held.is_paused = False
             self.plane.notify_link(Notice(NoticeKind.PAUSE, value=0, link=link, queue=queue), now_ps)
 
+    def owed_credits(self, link: int, queue: int) -> int:
+        """Bytes that are free but not yet granted to the sender of ``link``."""
+        return self._owed_credits.get((link, queue), 0)
+
     def validate(self) -> None:
         """Raise AssertionError where an invariant is broken."""
         self.buffer.validate()
+        assert all(0 <= owed < self._credit_step_bytes[queue] for (_, queue), owed in self._owed_credits.items())
+
+
+def _drop(packet: Packet, counters: PortCounters) -> None:
+    counters.dropped_packets += 1
+    counters.dropped_bytes += packet.payload_bytes
+
+
+def _trim_queues(switching: Switching) -> list[int]:
+    """Per queue the one that trimmed headers travel in: the highest strict class that may drop, or their own."""
+    classes = switching.classes
+    strict = [number for number, c in enumerate(classes) if c.strict and c.discipline is Discipline.DROP]
+    if not strict:
+        return list(range(switching.n_queues))
+    highest = max(strict, key=lambda number: classes[number].priority)
+    return [lane * len(classes) + highest for lane in range(switching.n_lanes) for _ in classes]

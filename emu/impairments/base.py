@@ -69,6 +69,11 @@ class BaseImpairment(BaseModel):
         """Time added to the latency of a frame whose head leaves at ``now_ps``."""
         return 0
 
+    @property
+    def most_delay_ps(self) -> int | None:
+        """What :meth:`delay_ps` never exceeds; None where there is no bound.  Only where ``changes_delay``."""
+        return None if self.changes_delay else 0
+
     def loses_packet(self, seed: int, key: FrameKey, packet: int, attempt: int) -> bool:
         """Whether wire packet ``packet`` (numbered from 0 within its flow on this link) is lost on sending ``attempt``.
 

@@ -3,8 +3,8 @@
 Law: while down its capacity is 0.  Nothing is lost: a frame waits where it is,
 half sent or not begun, and goes on when the link is up.
 
-Not modelled: training after link-up other than as part of ``down``, rerouting,
-and packets in flight on the cable, which still arrive.
+Not modelled: training after link-up other than as part of ``down``, rerouting
+other than by ``reroute`` in a fabric with switching, and packets in flight on the cable, which still arrive.
 """
 
 from __future__ import annotations

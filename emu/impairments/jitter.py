@@ -108,6 +108,10 @@ class Impairment(BaseImpairment):
     def changes_delay(self) -> bool:
         return True
 
+    @property
+    def most_delay_ps(self) -> int | None:
+        return max(self._samples_ps) if self.bound_ps is None and self._samples_ps else self.bound_ps
+
     def delay_ps(self, seed: int, key: FrameKey, now_ps: int) -> int:
         bits = mix(seed, _SALT, key.link, key.flow, now_ps // self.interval_ps)
         delay_ps = self._sample_ps(bits)

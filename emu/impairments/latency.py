@@ -21,5 +21,9 @@ class Impairment(BaseImpairment):
     def changes_delay(self) -> bool:
         return True
 
+    @property
+    def most_delay_ps(self) -> int:
+        return self.added_ps
+
     def delay_ps(self, seed: int, key: FrameKey, now_ps: int) -> int:
         return self.added_ps

@@ -30,15 +30,19 @@ _SALT: Final = 0x6C6F7373
 _BLOCK: Final = 256
 """Packets that are decided together: with a small probability one draw clears a whole block."""
 
+MAX_PROBABILITY: Final = 0.5
+"""Each loss costs a timeout and a resend of all that follows, so that near 1 a chunk hardly ever gets through."""
+
 
 def _probability(value: object) -> float:
     try:
         probability = float(str(value))
     except ValueError:
         probability = math.nan
-    if not 0.0 <= probability < 1.0:
+    if not 0.0 <= probability <= MAX_PROBABILITY:
         raise ValueError(
-            f"{value!r} is outside [0, 1); it is the share of wire packets lost, such as 1e-4 (for a link that is down use flap)"
+            f"{value!r} is outside [0, {MAX_PROBABILITY:g}]; it is the share of wire packets lost, such as 1e-4; beyond it"
+            " packets take more resends than sendings and a run hardly ends (for a link that is down use flap)"
         )
     return probability
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from emu.topologies.graph import NodeKind, Topology
+from emu.topologies.switching import Discipline, Switching, TrafficClass
+from emu.units import format_bytes, format_time
 
 _MOST_SEARCH_STEPS: Final = 5_000_000
 _MOST_LINKS_TO_CUT: Final = 2_000
@@ -51,6 +53,8 @@ class Description:
     spread: int
     link_classes: tuple[LinkClass, ...]
     sources: tuple[tuple[str, str], ...]
+    switching: tuple[tuple[str, str], ...] = ()
+    """(what, how much) of what happens when a link is full; empty where buffers are infinite."""
 
 
 def describe(topology: Topology) -> Description:
@@ -107,7 +111,46 @@ def describe(topology: Topology) -> Description:
             ), count in classes.items()
         ),
         sources=topology.sources,
+        switching=() if topology.switching is None else describe_switching(topology.switching),
     )
+
+
+def describe_switching(switching: Switching) -> tuple[tuple[str, str], ...]:
+    """(what, how much), the classes first; with what formulas filled in."""
+    facts = [(f"class {c.name}", _describe_class(c)) for c in switching.classes]
+    facts.append(("packet", f"{format_bytes(switching.quantum_bytes)} of payload (quantum)"))
+    disciplines = {c.discipline for c in switching.classes}
+    if disciplines != {Discipline.CREDIT}:
+        own = f"{format_bytes(switching.reserved_bytes)} reserved for each port and class"
+        facts.append(("buffer", f"{format_bytes(switching.buffer_bytes)}, alpha {switching.alpha}, {own}"))
+    if Discipline.PAUSE in disciplines:
+        resume = f"resumes {format_bytes(switching.xon_offset_bytes)} below the threshold"
+        response = f"obeyed after {format_time(switching.pause_response_ps)}"
+        facts.append(("pauses", f"{format_bytes(switching.headroom_bytes)} of headroom, {resume}, {response}"))
+    facts.append(("receive buffer", format_bytes(switching.receive_buffer_bytes)))
+    ways = f"{switching.balancing}, {switching.n_queue_pairs} queue pairs, {switching.n_lanes} lanes"
+    facts.append(("balancing", f"{ways}, reroute {'never' if not switching.reroute_ps else format_time(switching.reroute_ps)}"))
+    if switching.link_retry:
+        facts.append(("links", "repeat what they damaged"))
+    if switching.watchdog is not None:
+        detection, restoration = switching.watchdog.detection_ps, switching.watchdog.restoration_ps
+        facts.append(("watchdog", f"detects after {format_time(detection)}, restores after {format_time(restoration)}"))
+    return tuple(facts)
+
+
+def _describe_class(traffic_class: TrafficClass) -> str:
+    scheduled = "strict" if traffic_class.strict else f"weight {traffic_class.weight}"
+    words = [f"priority {traffic_class.priority} ({scheduled})", str(traffic_class.discipline)]
+    if traffic_class.discipline is Discipline.CREDIT:
+        words[-1] += f" {format_bytes(traffic_class.credit_bytes)} a link"
+    if traffic_class.trims:
+        words[-1] += " with trimming"
+    words.append(f"congestion control {traffic_class.control}")
+    if (marking := traffic_class.marking) is not None:
+        limits = f"{format_bytes(marking.kmin_bytes)} to {format_bytes(marking.kmax_bytes)}"
+        words.append(f"ECN {limits} up to {float(marking.pmax):g}")
+    words.append(f"recovery {traffic_class.recovery}")
+    return ", ".join(words)
 
 
 def diameter_links(topology: Topology) -> int | None:

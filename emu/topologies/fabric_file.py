@@ -31,6 +31,14 @@ single links, so that rates may differ link by link::
     links = "a3->s0"
     kind = "jitter"                        # and its parameters
 
+    [switching]                            # what happens when a link is full; left out, buffers are infinite
+    preset = "roce-pfc"                    # keys and [[classes]]: see switching_file.py
+
+    [[storms]]                             # an endpoint that is stuck, and pauses whatever sends to it
+    node = "a0"
+    start = "10us"
+    duration = "1ms"
+
     [sources]
     rate = "vendor data sheet, 2024"
 """
@@ -38,7 +46,8 @@ single links, so that rates may differ link by link::
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib import resources
@@ -61,15 +70,19 @@ from emu.parameters import (
     validate,
 )
 from emu.topologies.cabling import split_rate
-from emu.topologies.catalogue import generic_topologies, resolve
+from emu.topologies.catalogue import Generic, generic_topologies, resolve
 from emu.topologies.checks import check
 from emu.topologies.describe import Description, LinkClass, describe
 from emu.topologies.graph import Link, Node, NodeKind, Topology
 from emu.topologies.routers import ShortestPath
+from emu.topologies.switching_build import build_switching
+from emu.topologies.switching_checks import check_switching
+from emu.topologies.switching_file import SWITCHING_KEYS, load_switching_preset, read_switching, switching_presets
 
 __all__ = ["Description", "Fabric", "LinkClass", "Listing", "describe", "list_fabrics", "load", "load_fabric"]
 
 _NOTHING: Final[Mapping[str, str]] = {}
+_SWITCHING_SETTINGS: Final = ("switching", *SWITCHING_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +98,7 @@ class Listing:
     """A line of ``emu fabrics``."""
 
     name: str
-    kind: Literal["preset", "topology"]
+    kind: Literal["preset", "switching", "topology"]
     description: str
 
 
@@ -101,6 +114,9 @@ class _File(_Entry):
     links: tuple[dict[str, object], ...] = ()
     overrides: tuple[dict[str, object], ...] = ()
     impairments: tuple[dict[str, object], ...] = ()
+    switching: dict[str, object] = {}
+    classes: tuple[dict[str, object], ...] = ()
+    storms: tuple[dict[str, object], ...] = ()
     sources: dict[str, str] = {}
 
     @model_validator(mode="after")
@@ -154,6 +170,12 @@ class _Override(_Entry):
     window: PositiveBytes | None = None
 
 
+class _Storm(_Entry):
+    node: str
+    start: TimePs
+    duration: TimePs
+
+
 def load_fabric(name_or_path: str, settings: Mapping[str, str] = _NOTHING) -> Topology:
     """The topology of :func:`load`."""
     return load(name_or_path, settings).topology
@@ -162,7 +184,8 @@ def load_fabric(name_or_path: str, settings: Mapping[str, str] = _NOTHING) -> To
 def load(name_or_path: str, settings: Mapping[str, str] = _NOTHING) -> Fabric:
     """The fabric called ``name_or_path``: a preset, a generic topology, ``module:function``, or a path to a .toml file.
 
-    ``settings`` are topology parameters as text (``--set``); they override those of a file.  Raises ConfigError.
+    ``settings`` are parameters of the topology and keys of its switching as text (``--set``); they override those of a
+    file.  Raises ConfigError.
     """
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         path = Path(name_or_path)
@@ -172,21 +195,27 @@ def load(name_or_path: str, settings: Mapping[str, str] = _NOTHING) -> Fabric:
         return _load_file(presets[name_or_path], name_or_path, name_or_path, settings)
     generic = generic_topologies()
     if ":" in name_or_path or name_or_path in generic:
-        topology = _build(name_or_path, {}, settings, where=name_or_path)
+        found = resolve(name_or_path, where=name_or_path)
+        own, switching = _split(settings, found.parameters)
+        topology = _build(found, {}, own, where=name_or_path)
         check(topology, where=name_or_path)
-        return Fabric(topology=topology)
+        return Fabric(topology=_switched(topology, {}, (), switching, where=name_or_path))
     names = [*presets, *generic]
     hint = did_you_mean(name_or_path, names)
     raise ConfigError(f"unknown fabric {name_or_path!r}{hint}; there are {', '.join(names)}, or give a .toml file")
 
 
 def list_fabrics() -> tuple[Listing, ...]:
-    """Presets, then generic topologies, each in order of name, with a line about each."""
+    """Presets, presets of switching, then generic topologies, each in order of name, with a line about each."""
     presets = [
         Listing(name=name, kind="preset", description=_read_file(path, name).description) for name, path in _presets().items()
     ]
+    switching = [
+        Listing(name=name, kind="switching", description=load_switching_preset(name, where=name).description)
+        for name in switching_presets()
+    ]
     generic = [Listing(name=name, kind="topology", description=found.description) for name, found in generic_topologies().items()]
-    return (*presets, *generic)
+    return (*presets, *switching, *generic)
 
 
 def _presets() -> dict[str, Traversable]:
@@ -207,22 +236,62 @@ def _read_file(path: Traversable, where: str) -> _File:
 def _load_file(path: Traversable, name: str, where: str, settings: Mapping[str, str]) -> Fabric:
     file = _read_file(path, where)
     if file.topology:
-        topology = _build(None, file.topology, settings, where=where)
-    elif settings:
-        given = ", ".join(f"{key}={value}" for key, value in settings.items())
-        raise ConfigError(f"--set {given}: {where} lists its links, so it has no parameters; edit the file")
+        generic = _generic(file.topology, where)
+        own, switching = _split(settings, generic.parameters)
+        topology = _build(generic, file.topology, own, where=where)
     else:
+        own, switching = _split(settings, None)
+        if own:
+            given = ", ".join(f"{key}={value}" for key, value in own.items())
+            raise ConfigError(f"--set {given}: {where} lists its links, so only its switching has parameters; edit the file")
         topology = _listed(file, where)
     topology = replace(
         topology,
         name=name,
+        nodes=_stormy(topology.nodes, file, where),
         links=_overridden(topology.links, file, where),
         description=file.description or topology.description,
         calibration=_calibration(file.calibration or topology.calibration, settings),
         sources=tuple(file.sources.items()),
     )
     check(topology, where=where)
+    topology = _switched(topology, file.switching, file.classes, switching, where=where)
     return Fabric(topology=topology, impairments=tuple(_impairments(file, where)))
+
+
+def _split(settings: Mapping[str, str], parameters: type[BaseModel] | None) -> tuple[dict[str, str], dict[str, str]]:
+    """(for the topology, for its switching).  A key that both know is the topology's."""
+    known = list(parameters.model_fields) if parameters is not None else []
+    own: dict[str, str] = {}
+    switching: dict[str, str] = {}
+    for key, text in settings.items():
+        if key not in known and key in _SWITCHING_SETTINGS:
+            switching[key] = text
+            continue
+        own[key] = text
+        hint = did_you_mean(key, [*known, *_SWITCHING_SETTINGS])
+        if known and key not in known and hint and hint == did_you_mean(key, _SWITCHING_SETTINGS):
+            raise ConfigError(f"--set: unknown key {key!r}{hint}; keys of switching: {', '.join(_SWITCHING_SETTINGS)}")
+    return own, switching
+
+
+def _switched(
+    topology: Topology,
+    table: Mapping[str, object],
+    classes: tuple[dict[str, object], ...],
+    settings: Mapping[str, str],
+    *,
+    where: str,
+) -> Topology:
+    """With the switching that is written, checked; else with the topology's own."""
+    written = read_switching(table, classes, settings, where=where)
+    if written is not None:
+        sources = tuple((f"switching {key}", text) for key, text in written.sources)
+        topology = replace(topology, switching=build_switching(written, topology), sources=topology.sources + sources)
+    elif "switching" in settings:
+        topology = replace(topology, switching=None)
+    check_switching(topology, where=where)
+    return topology
 
 
 def _calibration(calibration: str, settings: Mapping[str, str]) -> str:
@@ -231,13 +300,16 @@ def _calibration(calibration: str, settings: Mapping[str, str]) -> str:
     return f"{calibration}; changed: {changes}" if changes else calibration
 
 
-def _build(kind: str | None, table: Mapping[str, object], settings: Mapping[str, str], *, where: str) -> Topology:
-    values: dict[str, object] = {key: as_text(value) for key, value in table.items()}
-    kind = kind if kind is not None else str(values.pop("kind", ""))
+def _generic(table: Mapping[str, object], where: str) -> Generic:
+    kind = str(table.get("kind", ""))
     if not kind:
         names = ", ".join(generic_topologies())
         raise ConfigError(f"{where}: [topology] has no kind; use one of {names}, or module:function")
-    generic = resolve(kind, where=where)
+    return resolve(kind, where=where)
+
+
+def _build(generic: Generic, table: Mapping[str, object], settings: Mapping[str, str], *, where: str) -> Topology:
+    values: dict[str, object] = {key: as_text(value) for key, value in table.items() if key != "kind"}
     where_by_key = dict.fromkeys(settings, "--set")
     parameters = validate(generic.parameters, values | dict(settings), where=where, where_by_key=where_by_key)
     try:
@@ -277,7 +349,20 @@ def _listed(file: _File, where: str) -> Topology:
                 )
             )
     ranks = tuple(i for i, node in enumerate(nodes) if node.kind is NodeKind.ACCELERATOR)
-    return Topology(name="", nodes=tuple(nodes), links=tuple(links), router=ShortestPath(), ranks=ranks)
+    return Topology(
+        name="",
+        nodes=tuple(nodes),
+        links=tuple(links),
+        router=ShortestPath(),
+        ranks=ranks,
+        description=_counted(nodes, len(links)),
+    )
+
+
+def _counted(nodes: Sequence[Node], n_links: int) -> str:
+    """A listed fabric in figures, for want of the user's words: ``4 x accelerator, 1 x switch; 8 listed links``."""
+    kinds = Counter(node.kind for node in nodes)
+    return f"{', '.join(f'{n} x {kind}' for kind, n in kinds.items())}; {n_links} listed links"
 
 
 def _overridden(links: tuple[Link, ...], file: _File, where: str) -> tuple[Link, ...]:
@@ -295,6 +380,17 @@ def _overridden(links: tuple[Link, ...], file: _File, where: str) -> tuple[Link,
         for i in matches:
             changed[i] = _override(changed[i], override, place)
     return tuple(changed)
+
+
+def _stormy(nodes: tuple[Node, ...], file: _File, where: str) -> tuple[Node, ...]:
+    changed = {node.name: node for node in nodes}
+    for number, table in enumerate(file.storms, 1):
+        place = f"{where}: [[storms]] number {number}"
+        storm = validate(_Storm, _texts(table), where=place)
+        if storm.node not in changed:
+            raise ConfigError(f"{place}: there is no node {storm.node!r}{did_you_mean(storm.node, changed)}; name an accelerator")
+        changed[storm.node] = replace(changed[storm.node], pause_storm=(storm.start, storm.duration))
+    return tuple(changed[node.name] for node in nodes)
 
 
 def _override(link: Link, override: _Override, place: str) -> Link:

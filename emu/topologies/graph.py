@@ -27,11 +27,16 @@ class NodeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A vertex.  ``drain_rate_bps``: how fast an endpoint consumes what arrives; None is at once."""
+    """A vertex.  ``drain_rate_bps``: how fast an endpoint consumes what arrives; None is at once.
+
+    ``pause_storm``: (start_ps, duration_ps) for which a stuck endpoint pauses whatever sends to it, in the classes that pause
+    (fabrics with a ``switching``); None is never.
+    """
 
     name: str
     kind: NodeKind
     drain_rate_bps: int | None = None
+    pause_storm: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,14 +28,16 @@ class SeededRouter(Router, Protocol):
 class Adjacency:
     """A topology's graph in the form that routers walk, with what they have found out about it."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, without: frozenset[int] = frozenset()) -> None:
+        """``without``: links that are not to be used."""
         self.nodes = topology.nodes
         self.links = topology.links
-        self.out = topology.out_links()
+        self.out = [[link for link in links if link not in without] for links in topology.out_links()]
         self.link_targets = [link.target for link in topology.links]
         self.parallel: dict[tuple[int, int], list[int]] = {}
         for index, link in enumerate(topology.links):
-            self.parallel.setdefault((link.source, link.target), []).append(index)
+            if index not in without:
+                self.parallel.setdefault((link.source, link.target), []).append(index)
         self._sources: list[list[int]] = [[] for _ in topology.nodes]
         for source, target in self.parallel:
             self._sources[target].append(source)
@@ -56,6 +58,13 @@ class Adjacency:
     def step_cost(self, to: int, target: int) -> int:
         """Cost of one hop onto node ``to`` on the way to ``target``."""
         return len(self.nodes) + (self._is_end[to] and to != target)
+
+    def next_links(self, node: int, target: int) -> tuple[int, ...]:
+        """The links out of ``node`` with which the best ways to ``target`` begin; none where there is no way."""
+        costs, targets = self.costs(target), self.link_targets
+        return tuple(
+            link for link in self.out[node] if 0 <= costs[targets[link]] == costs[node] - self.step_cost(targets[link], target)
+        )
 
     def _search(self, target: int) -> list[int]:
         costs = [-1] * len(self.nodes)
@@ -119,10 +128,7 @@ class ShortestPath:
         path = []
         node = source
         while node != target:
-            cost = costs[node]
-            choices = [
-                link for link in graph.out[node] if 0 <= costs[targets[link]] == cost - graph.step_cost(targets[link], target)
-            ]
+            choices = graph.next_links(node, target)
             link = choices[0]
             if len(choices) > 1:
                 link = choices[mix(self.seed, node, source, target, flow) % len(choices)]

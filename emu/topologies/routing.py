@@ -49,7 +49,8 @@ def map_ranks(topology: Topology, spec: str | None, seed: int = 0) -> Topology:
             node = accelerators[int(entry)]
         if node is None:
             names = [topology.nodes[i].name for i in accelerators]
-            hint, known = did_you_mean(entry, names), f"{names[0]} to {names[-1]}"
+            words = [*names, "shuffle"] if len(entries) == 1 else names
+            hint, known = did_you_mean(entry, words), f"{names[0]} to {names[-1]}"
             raise ConfigError(f"map: {topology.name} has no accelerator {entry!r}{hint}; there are {known}")
         if topology.nodes[node].kind is not NodeKind.ACCELERATOR:
             raise ConfigError(f"map: {entry!r} is a {topology.nodes[node].kind}; ranks sit on accelerators")

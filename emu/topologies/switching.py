@@ -62,7 +62,7 @@ class TrafficClass:
     discipline: Discipline
     recovery: Recovery = Recovery.NONE
     control: str = "none"
-    control_parameters: tuple[tuple[str, int | Fraction], ...] = ()
+    control_parameters: tuple[tuple[str, int | Fraction | str], ...] = ()
     strict: bool = False
     weight: int = 1
     marking: Marking | None = None
@@ -106,7 +106,7 @@ class Switching:
     reorder_packets: int = 0
     """A missing packet is asked for once this many later ones are here; above 0 where balancing takes flows apart."""
     reroute_ps: int = 0
-    """From a link's going down until the switches beside it route around it; 0 is never."""
+    """From a link's going down until all nodes route around it, and from its coming up until they use it again; 0 is never."""
 
     @property
     def n_queues(self) -> int:

@@ -139,3 +139,16 @@ def test_ctrl_c_ends_everything(nothing_left: None) -> None:
     run.send_signal(signal.SIGINT)
     _, err = run.communicate(timeout=30)
     assert run.returncode != 0 and "KeyboardInterrupt" in err
+
+
+def returns_a_lock(rank: emu.Rank) -> object:
+    return {"lock": threading.Lock()} if rank.index == 2 else np.zeros(3)
+
+
+def test_a_result_that_cannot_be_sent_is_named_by_rank() -> None:
+    """The rank, the type and what may be returned are told in one line, and the session goes on."""
+    with emu.Session("star", settings=STAR, dilation=5) as session:
+        with pytest.raises(emu.EmuError, match=r"what rank 2 returned \(dict\) cannot be sent back: .*lock.*; return") as caught:
+            session.run(returns_a_lock)
+        assert "\n" not in str(caught.value)
+        assert session.run(small_run) == [10, 10, 10, 10]

@@ -324,6 +324,11 @@ def test_a_root_may_broadcast_a_read_only_array() -> None:
 ARRAY = np.zeros(8, dtype=F32)
 REFUSALS = {
     "list": (lambda comm: comm.all_reduce([1, 2]), "list is not a numpy array"),
+    "matrix": (
+        lambda comm: comm.all_reduce(np.asmatrix(ARRAY.copy())),
+        "matrix is not a numpy array; convert it with numpy.asarray",
+    ),
+    "masked": (lambda comm: comm.send(np.ma.masked_equal(ARRAY, 0), 1), "MaskedArray cannot be sent, its mask would be lost"),
     "complex": (lambda comm: comm.all_reduce(np.zeros(4, dtype=complex)), "complex128"),
     "byte order": (lambda comm: comm.all_reduce(np.zeros(4, dtype=">f4")), ">f4"),
     "op": (lambda comm: comm.all_reduce(ARRAY.copy(), op="xor"), "'xor'"),
@@ -344,6 +349,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
 @pytest.mark.parametrize("name", sorted(REFUSALS))
 def test_bad_arguments_are_refused_in_one_line(name: str) -> None:
     """The value and what is allowed are in the message, before anything is sent."""
@@ -360,6 +366,7 @@ def test_bad_arguments_are_refused_in_one_line(name: str) -> None:
         ({"user_time": "measured"}, "measured"),
         ({"driver": "dream"}, "'dream'"),
         ({"timeout_s": 0}, "timeout"),
+        ({"timeout_s": float("nan")}, "timeout nan"),
         ({"dilation": "fast"}, "'fast'"),
         ({"dilation": -1}, "-1"),
         ({"settings": {"ranks": "0"}}, "ranks"),

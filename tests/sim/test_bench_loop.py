@@ -107,3 +107,17 @@ def test_prediction_counts_the_work_of_one_operation() -> None:
     assert got.frames == 4 * 3 * 2 + barriers
     assert got.wire_bytes == 4 * 3 * 4096 * 2
     assert got.model_ps >= 3 * 4096 * 10**12 // RATE_BYTES_PER_S
+
+
+def test_prediction_counts_what_travels_against_packets_too() -> None:
+    """Grants and answers cost the host a message for each hop, as packets do, so that --dilation auto makes room for them."""
+    plan = LoopPlan(
+        collective="alltoall", dtype="float32", op=None, root=-1, send_count=16_384, receive_count=16_384,
+        iterations=2, warmup=0, in_place=False, check=False, algorithm="direct",
+    )  # fmt: skip
+    frames = {}
+    for switching in ("infiniband", "roce-lossy"):
+        topology = load_fabric("star", {"ranks": "4", "rate": "1GB/s", "latency": "1us", "switching": switching})
+        with Session(topology, driver="simulate", payload=False) as session:
+            frames[switching] = predict(session, plan, 0).frames - session.counters().frames / plan.iterations
+    assert min(frames.values()) > 0

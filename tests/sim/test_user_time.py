@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -82,8 +83,14 @@ def test_compute_takes_text_microseconds_or_picoseconds(duration: dict[str, Any]
     assert on_star(2, body) == [1_500_000_000] * 2
 
 
-@pytest.mark.parametrize("duration", [{}, {"duration": "1ms", "us": 5}, {"us": -1}, {"duration": "5"}, {"duration": -3}])
+NO_DURATIONS = (
+    *({}, {"duration": "1ms", "us": 5}, {"us": -1}, {"duration": "5"}, {"duration": -3}),
+    *({"us": math.nan}, {"us": math.inf}, {"us": 1e300}, {"duration": "inf"}),
+)
+
+
+@pytest.mark.parametrize("duration", NO_DURATIONS)
 def test_compute_refuses_what_is_no_duration(duration: dict[str, Any]) -> None:
-    """None or two of them, negative ones, and numbers without a unit."""
+    """None or two of them, negative and endless ones, what is no number, and numbers without a unit."""
     with star(1) as opened:
         refusal(opened, lambda rank: rank.compute(**duration))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from emu.bench.calibrate import CALIBRATION_VERSION, Calibration
 from emu.bench.loop import LoopPlan, LoopResult
+from emu.telemetry.congestion import CongestionReport
 
 CALIBRATION = Calibration(
     version=CALIBRATION_VERSION,
@@ -28,6 +29,7 @@ class FakeCounters:
     wire_bytes_per_rank_max: int = 0
     frames: int = 100
     wire_bytes: int = 1_000_000
+    congestion: CongestionReport | None = None
 
 
 @dataclass

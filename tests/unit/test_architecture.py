@@ -33,7 +33,7 @@ ALLOWED = {
     "impairments": "errors keyed units parameters topologies",
     "fabric.frame": "",  # what travels: the executor makes and reads it, the fabric carries it
     "collectives": "errors units fabric.frame",
-    "congestion": "errors keyed units topologies",
+    "congestion": "errors keyed units parameters topologies",
     "balancing": "errors keyed units topologies",
     "fabric": "errors keyed units topologies impairments collectives congestion balancing fabric.frame",
     "telemetry": "errors units clock topologies fabric fabric.frame collectives",
@@ -50,7 +50,7 @@ ALLOWED = {
     "actors": "errors units clock topologies fabric telemetry rank drivers transport host session",
     "testing": "errors units clock wire topologies impairments collectives fabric fabric.frame rank drivers",
     # the command line
-    "bench": "errors units clock parameters topologies impairments collectives telemetry rank session emu",
+    "bench": "errors units clock parameters topologies impairments collectives telemetry rank session host emu",
     "cli": "errors units bench telemetry emu",
     "__main__": "cli",
     "emu": "errors rank session topologies",
@@ -79,7 +79,19 @@ VENDORS = {
 FREE_VENDORS = {"numpy", "pydantic"}
 """What every room may use: arrays, and the models of what users write."""
 
-PURE = {"topologies", "impairments", "collectives", "congestion", "balancing", "fabric", "fabric.frame", "keyed", "units", "errors", "wire"}
+PURE = {
+    "topologies",
+    "impairments",
+    "collectives",
+    "congestion",
+    "balancing",
+    "fabric",
+    "fabric.frame",
+    "keyed",
+    "units",
+    "errors",
+    "wire",
+}
 HOST_MODULES = {
     "time", "socket", "select", "subprocess", "multiprocessing", "asyncio", "random", "secrets", "mmap", "signal",
 }  # fmt: skip
@@ -88,7 +100,6 @@ HOST_MODULES = {
 LONG = {
     "actors.py": "the actor, and the backend that starts, watches and ends all of them, share one life cycle and one vendor",
     "communicator.py": "the users' whole interface: a method for each collective, and what they share",
-    "drivers/emulate.py": "one loop and the state that its thread alone may touch",
 }
 """Files of more than MOST_LINES lines, and why they are one subject."""
 MOST_LINES = 450

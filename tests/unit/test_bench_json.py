@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from bench_fakes import CALIBRATION, FakeCounters, FakeOpener, Recorder
+from test_congestion_report import port
+from test_congestion_report import report as congestion_report
 
 from emu.bench import report, runner
 from emu.bench.options import BenchOptions
@@ -37,7 +39,7 @@ def test_structure_is_nccl_tests_version_3() -> None:
         "version", "start_time", "args", "env", "nccl_version", "config", "results", "out_of_bounds",
         "average_bus_bandwidth", "errors", "end_time", "emu_schema_version", "emu",
     }  # fmt: skip
-    assert (document["version"], document["emu_schema_version"]) == (3, 1)
+    assert (document["version"], document["emu_schema_version"]) == (3, 2)
     row = document["results"][0]  # type: ignore[index]
     assert set(row) == {"size", "count", "type", "redop", "root", "out_of_place", "in_place"}
     assert set(row["in_place"]) == {"time", "alg_bw", "bus_bw", "nwrong", "emu"}
@@ -71,6 +73,17 @@ def test_emu_object_has_every_figure() -> None:
         "seed": 0,
         "wire_bytes_per_rank_max": 6000 // 5,
     }
+
+
+def test_congestion_is_beside_the_figures() -> None:
+    """On a fabric with switching each side has the totals and causes, each row its ports and adapters."""
+    counters = FakeCounters(congestion=congestion_report(port("a1", "s0"), port("s0", "a0", dropped_packets=4), a0=2))
+    row = made(OPTIONS, counters_say=counters)["results"][0]  # type: ignore[index]
+    for side in ("out_of_place", "in_place"):
+        told = row[side]["emu"]["congestion"]
+        assert (told["discards"], told["rx_discards"], told["verdicts"][0]["cause"]) == (4, 2, "incast")
+    assert [one["link"] for one in row["emu"]["ports"]] == ["a1->s0", "s0->a0"]
+    assert [one["name"] for one in row["emu"]["adapters"]] == ["a0", "a1"]
 
 
 def test_null_where_it_does_not_apply() -> None:
@@ -116,10 +129,12 @@ def test_never_overwrites(tmp_path: Path) -> None:
 
 
 def test_unwritable_path_is_found_before_the_run(tmp_path: Path) -> None:
-    """A folder that is not there is a ConfigError that names the flag."""
+    """A folder that is not there, or where no file can be made, is a ConfigError that names the flag; nothing is left."""
     with pytest.raises(ConfigError, match=r"--json .*nowhere.*cannot write there"):
         report.check_writable("--json", tmp_path / "nowhere" / "r.json")
-    with pytest.raises(ConfigError, match="cannot write there"):
+    with pytest.raises(ConfigError, match=r"--json .* is a folder"):
         report.check_writable("--json", tmp_path)
+    with pytest.raises(ConfigError, match=r"--json .*cannot write there \(File name too long\)"):
+        report.check_writable("--json", tmp_path / ("x" * 300))
     report.check_writable("--json", tmp_path / "r.json")
     assert os.listdir(tmp_path) == []

@@ -9,20 +9,26 @@ import hashlib
 import importlib
 import os
 import pickle
+import pkgutil
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from importlib import resources
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import emu.congestion
 from emu.collectives.call import ROOTED
 from emu.collectives.catalogue import algorithm_names, cost_for, find_algorithm, schedule_for
 from emu.collectives.verify import verify
+from emu.congestion.base import FOREVER_PS, Line, Parameters, ReceiverControl, SenderControl
+from emu.errors import ConfigError
 from emu.fabric.frame import Frame
 from emu.fabric.link import LinkMachine
 from emu.impairments.base import BaseImpairment, FrameKey
@@ -42,6 +48,10 @@ WIRING = frozenset({"ranks", "shape", "leaves", "spines", "accelerators_per_leaf
 every_topology = pytest.mark.parametrize("generic", GENERIC.values(), ids=GENERIC)
 every_preset = pytest.mark.parametrize("name", PRESETS)
 every_impairment = pytest.mark.parametrize("kind", kinds())
+
+
+def control_module(name: str) -> Any:
+    return importlib.import_module(f"emu.congestion.{name}")
 
 
 def assert_routes_join(topology: Topology, sources: tuple[int, ...]) -> None:
@@ -213,6 +223,94 @@ def test_an_algorithm_is_right_and_costs_what_it_says(name: str, collective: str
             assert verified.cost == cost_for(collective, name, n_ranks), f"{n_ranks} ranks, root {root}"
 
 
+# -- congestion controls ---------------------------------------------------------------------------
+
+CONTROLS = tuple(
+    module.name for module in pkgutil.iter_modules(emu.congestion.__path__) if hasattr(control_module(module.name), "build")
+)
+LINE = Line(rate_bps=400 * 10**9, round_trip_ps=4_327_680, quantum_bytes=16384, mtu_bytes=4096)
+every_control = pytest.mark.parametrize("name", CONTROLS)
+
+
+def halves(name: str, **parameters: int | str) -> tuple[SenderControl, ReceiverControl]:
+    build: Callable[[Line, Parameters], tuple[SenderControl, ReceiverControl]] = control_module(name).build
+    return build(LINE, parameters)
+
+
+def drive(name: str, fates: list[int], delays_ps: list[int]) -> list[int]:
+    """Send packets through a control, answered after the delays in turn: 0 come, 1 marked, 2 trimmed or 3 lost and sent again.
+
+    Returns when each packet went.  The laws of a control are checked on the way.
+    """
+    sender, receiver = halves(name)
+    now_ps, outstanding, times = 0, 0, []
+    answers: list[tuple[int, int, int, int]] = []
+    todo = deque(fates)
+    while todo or answers:
+        ready_ps = sender.ready_ps(now_ps, outstanding, LINE.quantum_bytes) if todo else FOREVER_PS
+        assert ready_ps < FOREVER_PS or answers, "nothing is outstanding, and the control waits for ever"
+        due_ps = min(answers)[0] if answers else FOREVER_PS
+        if ready_ps <= due_ps:
+            between_ps = (now_ps + ready_ps) // 2
+            if between_ps > now_ps:
+                later_ps = sender.ready_ps(between_ps, outstanding, LINE.quantum_bytes)
+                assert later_ps == ready_ps, "the time moves as it is waited for"
+            now_ps = max(now_ps, ready_ps)
+            assert sender.ready_ps(now_ps, outstanding, LINE.quantum_bytes) <= now_ps, "it does not keep to its word"
+            fate = todo.popleft()
+            sender.sent(now_ps, LINE.quantum_bytes)
+            outstanding += LINE.quantum_bytes
+            times.append(now_ps)
+            answers.append((now_ps + LINE.round_trip_ps + delays_ps[len(times) % len(delays_ps)], len(times), fate, now_ps))
+            continue
+        answer = min(answers)
+        answers.remove(answer)
+        now_ps, _, fate, sent_ps = answer
+        outstanding -= LINE.quantum_bytes
+        match fate:
+            case 2:
+                sender.lost(now_ps, LINE.quantum_bytes, trimmed=True)
+                todo.append(0)
+            case 3:
+                sender.timed_out(now_ps)
+                todo.append(0)
+            case _:
+                if receiver.notifies(now_ps, fate == 1):
+                    sender.notified(now_ps)
+                if receiver.acknowledges:
+                    sender.acknowledged(now_ps, LINE.quantum_bytes, now_ps - sent_ps, fate == 1)
+        assert 0 < sender.rate_bps(now_ps) <= LINE.rate_bps
+    return times
+
+
+@every_control
+def test_a_control_sends_at_once_until_it_hears_something(name: str) -> None:
+    """Its first packet may go, it is at the line's rate, and an adapter that admits does so a chunk at a time or more."""
+    sender, receiver = halves(name)
+    assert sender.ready_ps(0, 0, LINE.quantum_bytes) == 0
+    assert sender.rate_bps(0) == LINE.rate_bps
+    assert sender.asks == (receiver.admits is not None)
+    assert receiver.admits is None or receiver.admits >= 1
+
+
+@every_control
+def test_a_control_refuses_what_it_does_not_know(name: str) -> None:
+    """A parameter that does not exist ends in one line that names it."""
+    with pytest.raises(ConfigError, match="no_such_thing") as caught:
+        halves(name, no_such_thing=1)
+    assert "\n" not in str(caught.value)
+
+
+@every_control
+@given(
+    fates=st.lists(st.integers(0, 3), min_size=1, max_size=60), delays=st.lists(st.integers(0, 30 * US), min_size=1, max_size=5)
+)
+@settings(max_examples=15, deadline=None)
+def test_a_control_never_loses_a_wake_up(name: str, fates: list[int], delays: list[int]) -> None:
+    """Whatever happens to the packets, all of them go in the end; a time that it names stays, and holds; again it is the same."""
+    assert drive(name, fates, delays) == drive(name, fates, delays)
+
+
 # -- everything, in another process ----------------------------------------------------------------
 
 
@@ -231,6 +329,8 @@ def everything() -> Iterator[str]:
         yield f"{preset} {fingerprint(load_fabric(preset))}"
     for kind in kinds():
         yield f"{kind} {answers(example(kind), [number * US for number in range(40)])}"
+    for name in CONTROLS:
+        yield f"{name} {drive(name, [0, 1, 1, 0, 2, 0, 3, 1] * 8, [0, 5 * US, 11 * US])}"
     for name, collective in ALGORITHMS:
         schedule = schedule_for(collective, name, 6)
         yield f"{name} {collective} {hashlib.sha256(repr(schedule).encode()).hexdigest()[:16]}"

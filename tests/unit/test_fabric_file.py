@@ -93,6 +93,14 @@ def test_listed_nodes_and_links_are_built_as_written(tmp_path: Path) -> None:
     assert topology.sources == (("rate", "measured in 2024"),)
 
 
+def test_a_listing_without_a_description_is_counted(tmp_path: Path) -> None:
+    """What the user does not describe is told in figures; a topology's own words stay where a file has none."""
+    listed = fabric(tmp_path, LISTED.replace('description = "two accelerators and a switch"', "")).topology
+    assert listed.description == "2 x accelerator, 1 x switch; 6 listed links"
+    assert fabric(tmp_path, LISTED).topology.description == "two accelerators and a switch"
+    assert fabric(tmp_path, STAR).topology.description == "4 accelerators on one switch"
+
+
 def test_a_file_may_set_a_topology(tmp_path: Path) -> None:
     """A file that names a topology gets it with its parameters, and --set overrides them."""
     assert load_fabric("star", {"ranks": "4"}).links == fabric(tmp_path, '[topology]\nkind = "star"\nranks = 4').topology.links

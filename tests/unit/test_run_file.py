@@ -55,6 +55,17 @@ def test_options_survive(fabric: Path, tmp_path: Path) -> None:
     assert run_file.read(written(options, tmp_path / "run.json")).options == options
 
 
+def test_another_switching_is_another_fabric(tmp_path: Path) -> None:
+    """A run file holds the switching, exact fractions too, and a rerun under other rules is refused."""
+    options = replace(OPTIONS, fabrics=("star",), settings=(("ranks", "4"), ("rate", "400Gbit/s"), ("switching", "roce-pfc")))
+    recorded = run_file.read(written(options, tmp_path / "run.json"))
+    assert recorded.fabrics[0]["switching"]["classes"][0]["discipline"] == "pause"
+    run_file.check_same_fabrics(recorded)
+    recorded.fabrics[0]["switching"]["alpha"] = "1/3"
+    with pytest.raises(ConfigError, match="switching of fabric 'star' changed"):
+        run_file.check_same_fabrics(recorded)
+
+
 def test_rerun_repeats_and_compares(fabric: Path, tmp_path: Path) -> None:
     """A rerun prints the table again and says how many rows have the same model times."""
     path = written(replace(OPTIONS, fabrics=(str(fabric),)), tmp_path / "run.json")

@@ -6,6 +6,7 @@ from typing import TypedDict
 
 import pytest
 from bench_fakes import CALIBRATION, FakeCounters, FakeOpener
+from test_congestion_report import port, report
 
 from emu.bench import runner
 from emu.bench.demo import read_ring_and_tree
@@ -176,9 +177,9 @@ def test_redop_and_root_where_they_apply() -> None:
 
 
 def test_all_degraded_has_no_average() -> None:
-    """When every row is degraded the average is nan, and a line says why and what to do."""
+    """When every row is degraded there is no average (N/A), and a line says why and what to do."""
     text = output(replace(OPTIONS, end_bytes=8), FakeOpener(late={0.0: 0.3}))
-    assert "# Avg bus bandwidth    : nan" in text
+    assert "# Avg bus bandwidth    : N/A\n" in text
     assert "# Degraded rows        : 1 of 1, not in the average: the host did not keep pace; use a larger --dilation" in text
     assert " degraded " in text
 
@@ -216,6 +217,15 @@ def test_optional_columns() -> None:
     assert heads[-12:] == [
         *("model", "late", "verdict", "algo", "dilation", "p5", "p95", "i_min", "i_max", "i_p99", "i_cv%", "ratio")
     ]
+
+
+def test_congestion_is_told_in_comments() -> None:
+    """On a fabric with switching totals, ports and cause of the last row stand below it, and parsers read on as before."""
+    seen = FakeCounters(congestion=report(port("a1", "s0"), port("s0", "a0", dropped_packets=4, peak_queue_bytes=9)))
+    with_it, without = (output(replace(OPTIONS, end_bytes=8), FakeOpener(counters_say=say)) for say in (seen, FakeCounters()))
+    assert parse(with_it) == parse(without)
+    assert "verdict: incast at s0->a0: 4 of 4 drops and trims" in with_it
+    assert with_it.count("# Congestion") == 1 and "# Congestion" not in without
 
 
 def test_simulated_row_has_no_verdict() -> None:

@@ -89,6 +89,10 @@ def test_nccl_sizes_are_binary(text: str, n_bytes: int) -> None:
         (parse_bytes, "1.5", "'1.5' has no unit; a size is written like 4096, 64KiB, 16MB"),
         (parse_bytes, "many", "'many' is not a size; write for example 4096, 64KiB, 16MB"),
         (parse_nccl_size_bytes, "-8", "'-8' is negative; a size must be 0 or more"),
+        (parse_rate_bps, "-5GB/s", "'-5GB/s' is negative; a rate must be more than 0"),
+        (parse_nccl_size_bytes, "foo", "'foo' is not a size; write for example 8, 64K, 16M, 1G"),
+        (parse_nccl_size_bytes, "1.5", "'1.5' is 1.5 bytes; a size must be a whole number of bytes"),
+        (parse_nccl_size_bytes, "1.1K", "'1.1K' is 1126.4 bytes; a size must be a whole number of bytes"),
         (parse_nccl_size_bytes, "8Q", "'8Q': 'Q' is not a unit of size; use one of K, M, G, T"),
     ],
 )  # fmt: skip

@@ -1,0 +1,102 @@
+"""Counters of a port's queues and of an adapter, under the names that operators know.
+
+Law: counters only grow; what still lasts is counted up to the time of asking.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatistics:
+    """Counters of one port and class (all its lanes).  Pauses are counted at the sender that they stop."""
+
+    class_name: str
+    packets: int
+    payload_bytes: int
+    pause_frames: int
+    """Pause frames received that say stop, with the refreshes that keep a pause up (``fabric/pausing.py``)."""
+    pause_transitions: int
+    """Times that the queue went from running to paused."""
+    pause_ps: int
+    """Time for which the queue was paused."""
+    wait_ps: int
+    """PortXmitWait: time for which a packet waited for credits or a pause while the wire was free."""
+    marked_packets: int
+    dropped_packets: int
+    dropped_bytes: int
+    """Payload of what did not fit."""
+    trimmed_packets: int
+    watchdog_events: int
+    """Storms that the watchdog detected."""
+    watchdog_packets: int
+    """Packets that the watchdog dropped."""
+    peak_queue_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterStatistics:
+    """Counters of one rank's adapter, over its queue pairs."""
+
+    name: str
+    cnp_sent: int
+    cnp_received: int
+    marked_packets: int
+    """Packets received with ECN's mark."""
+    out_of_sequence: int
+    duplicates: int
+    nacks_sent: int
+    resent_packets: int
+    resent_bytes: int
+    timeouts: int
+    trimmed_packets: int
+    discarded_packets: int
+    """Dropped here: the receive buffer was full."""
+    peak_receive_bytes: int
+    pauses_sent: int
+    """Without their refreshes."""
+
+
+class PortCounters:
+    """What is counted of one queue; plain ints on the hot path."""
+
+    __slots__ = (
+        "dropped_bytes", "dropped_packets", "marked", "packets", "pause_frames", "pause_ps", "pause_transitions",
+        "payload_bytes", "peak_queue_bytes", "trimmed", "wait_ps", "watchdog_events", "watchdog_packets",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.packets = 0
+        self.payload_bytes = 0
+        self.pause_frames = 0
+        self.pause_transitions = 0
+        self.pause_ps = 0
+        self.wait_ps = 0
+        self.marked = 0
+        self.dropped_packets = 0
+        self.dropped_bytes = 0
+        self.trimmed = 0
+        self.watchdog_events = 0
+        self.watchdog_packets = 0
+        self.peak_queue_bytes = 0
+
+
+def summed(class_name: str, lanes: list[PortCounters], *, pause_frames: int, pause_ps: int, wait_ps: int) -> QueueStatistics:
+    """One class's counters over its lanes; the last three are what still lasts and is not in them yet."""
+    return QueueStatistics(
+        class_name=class_name,
+        packets=sum(c.packets for c in lanes),
+        payload_bytes=sum(c.payload_bytes for c in lanes),
+        pause_frames=sum(c.pause_frames for c in lanes) + pause_frames,
+        pause_transitions=sum(c.pause_transitions for c in lanes),
+        pause_ps=sum(c.pause_ps for c in lanes) + pause_ps,
+        wait_ps=sum(c.wait_ps for c in lanes) + wait_ps,
+        marked_packets=sum(c.marked for c in lanes),
+        dropped_packets=sum(c.dropped_packets for c in lanes),
+        dropped_bytes=sum(c.dropped_bytes for c in lanes),
+        trimmed_packets=sum(c.trimmed for c in lanes),
+        watchdog_events=sum(c.watchdog_events for c in lanes),
+        watchdog_packets=sum(c.watchdog_packets for c in lanes),
+        peak_queue_bytes=max(c.peak_queue_bytes for c in lanes),
+    )

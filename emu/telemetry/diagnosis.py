@@ -1,0 +1,142 @@
+"""Diagnosis: what a congestion report points to, in a word, where the cause is clear.
+
+The rule, class by class.  A port is *held* when it was paused or without credits for at least 1 % of the time.  Who holds
+a port is the node at its far end.  A node that is itself held on the way out passes on what others do to it; the cause
+is where nobody holds on:
+
+    slow receiver   an adapter that holds its link and takes data in below the link's rate, or drops what it has no room for
+    pause storm     an adapter that holds its link though it takes everything in at once; or the watchdog saw one
+    few credits     as that, with credits: what is granted does not cover the link's round trip
+    incast          a switch whose fullest egress queue, alone above half of the fullest, leads to an accelerator
+    hot link        the same, and it leads to another switch: flows that share a link, or too few links
+    congestion      a switch with several such queues
+
+Where nothing is held, drops and trims, and where there are none, marks tell by the same words: of one port when at least
+half of them are its, else ``congestion``.
+
+Not known: which flow filled a queue.  Where holds go round in a circle there is no end to find, and no word.
+Idea: the wait-for graph of Hawkeye (SIGCOMM 2025), without its telemetry per flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from emu.telemetry.congestion import AdapterReport, CongestionReport, PortReport
+from emu.units import format_bytes, format_rate
+
+HELD_PERCENT = 1
+"""A port that was held for less of the time tells nothing."""
+
+
+class Cause(StrEnum):
+    """In words that operators use."""
+
+    SLOW_RECEIVER = "slow receiver"
+    PAUSE_STORM = "pause storm"
+    FEW_CREDITS = "few credits"
+    INCAST = "incast"
+    HOT_LINK = "hot link"
+    CONGESTION = "congestion"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A cause, the node or link where it is, and what was seen."""
+
+    cause: Cause
+    where: str
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.cause} at {self.where}: {self.evidence}"
+
+
+def diagnose(report: CongestionReport) -> tuple[Finding, ...]:
+    """Every cause that is clear, each once; empty where there is none."""
+    found: dict[tuple[Cause, str], Finding] = {}
+    for name in dict.fromkeys(port.queue.class_name for port in report.ports):
+        ports = [port for port in report.ports if port.queue.class_name == name]
+        of_class = _from_holds(report, ports) or _from_counts(ports, _lost, "drops and trims")
+        for finding in of_class or _from_counts(ports, _marked, "marks"):
+            found.setdefault((finding.cause, finding.where), finding)
+    for adapter in report.adapters:
+        if adapter.counted.discarded_packets:
+            finding = _slow(adapter, f"{adapter.counted.discarded_packets} packets found no room in its receive buffer")
+            found.setdefault((finding.cause, finding.where), finding)
+    for port in report.ports:
+        if port.queue.watchdog_events:
+            seen = f"the watchdog of {port.link} saw {port.queue.watchdog_events}"
+            if not any(cause is Cause.PAUSE_STORM for cause, _ in found):
+                found[Cause.PAUSE_STORM, port.peer] = Finding(cause=Cause.PAUSE_STORM, where=port.peer, evidence=seen)
+    return tuple(found.values())
+
+
+def words(findings: Sequence[Finding]) -> str:
+    """The causes in a cell of a table: ``incast``, ``slow receiver, incast``, or ``-``."""
+    return ", ".join(dict.fromkeys(str(finding.cause) for finding in findings)) or "-"
+
+
+def _from_holds(report: CongestionReport, ports: Sequence[PortReport]) -> list[Finding]:
+    held = [port for port in ports if port.held_ps * 100 >= report.elapsed_ps * HELD_PERCENT and port.held_ps]
+    adapters = {adapter.counted.name: adapter for adapter in report.adapters}
+    passing_on = {port.node for port in held}
+    found = []
+    for holder in dict.fromkeys(port.peer for port in held):
+        longest = max((port for port in held if port.peer == holder), key=lambda port: port.held_ps)
+        seen = f"{longest.link} was held for {100 * report.held_share(longest):.1f} % of the time"
+        adapter = adapters.get(holder)
+        if adapter is not None and adapter.is_slow:
+            found.append(_slow(adapter, seen))
+        elif holder in passing_on:
+            continue
+        elif adapter is not None and not any(port.node == holder and port.queue.peak_queue_bytes for port in ports):
+            cause = Cause.PAUSE_STORM if longest.queue.pause_frames else Cause.FEW_CREDITS
+            found.append(Finding(cause=cause, where=holder, evidence=seen))
+        else:
+            finding = _at_switch(holder, [port for port in ports if port.node == holder], seen)
+            found += [finding] if finding is not None else []
+    return found
+
+
+def _slow(adapter: AdapterReport, seen: str) -> Finding:
+    drains = "" if adapter.drain_rate_bps is None else f"drains {format_rate(adapter.drain_rate_bps)} of "
+    rates = f"{drains}{format_rate(adapter.line_rate_bps)}"
+    return Finding(cause=Cause.SLOW_RECEIVER, where=adapter.counted.name, evidence=f"{rates}; {seen}")
+
+
+def _at_switch(node: str, egress: Sequence[PortReport], seen: str) -> Finding | None:
+    """The queue that fills the buffer of a node that nobody holds."""
+    fullest = max((port.queue.peak_queue_bytes for port in egress), default=0)
+    if not fullest:
+        return None
+    full = [port for port in egress if 2 * port.queue.peak_queue_bytes >= fullest]
+    peak = f"its queues reached {format_bytes(fullest)}; {seen}"
+    if len(full) > 1:
+        return Finding(cause=Cause.CONGESTION, where=node, evidence=f"{len(full)} of {peak}")
+    return Finding(cause=_one_queue(full[0]), where=full[0].link, evidence=f"its queue reached {format_bytes(fullest)}; {seen}")
+
+
+def _one_queue(port: PortReport) -> Cause:
+    return Cause.INCAST if port.peer_is_accelerator else Cause.HOT_LINK
+
+
+def _lost(port: PortReport) -> int:
+    return port.queue.dropped_packets + port.queue.trimmed_packets
+
+
+def _marked(port: PortReport) -> int:
+    return port.queue.marked_packets
+
+
+def _from_counts(ports: Sequence[PortReport], count: Callable[[PortReport], int], what: str) -> list[Finding]:
+    total = sum(count(port) for port in ports)
+    if not total:
+        return []
+    most = max(ports, key=count)
+    if 2 * count(most) >= total:
+        return [Finding(cause=_one_queue(most), where=most.link, evidence=f"{count(most)} of {total} {what}")]
+    evidence = f"{total} {what} at {sum(1 for port in ports if count(port))} ports, most of them at {most.link}"
+    return [Finding(cause=Cause.CONGESTION, where=most.node, evidence=evidence)]
