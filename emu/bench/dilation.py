@@ -29,7 +29,7 @@ HEADROOM: Final = 1.25
 """Wall time granted to the work, over what it costs when nothing is paced."""
 LATE_SHARE: Final = 0.006
 """How late the end of the timed loop may be expected to be, over the loop."""
-JITTER_FLOOR_S: Final = (0.15, 0.5)
+JITTER_FLOOR_S: Final = (0.3, 0.8)
 """The shortest timed loop on the wall is the 99th percentile of oversleep over LATE_SHARE, kept within these."""
 MOST_SLOWDOWN: Final = 3.0
 """A loop takes at most this times the unpaced work, unless that is less than the longest jitter floor."""

@@ -144,7 +144,7 @@ def test_compute_overlaps_with_communication_in_wall_time_too() -> None:
     with emu.Session("star", settings={"ranks": "4", "rate": "100MB/s", "latency": "100us"}, dilation=5) as session:
         for started, ended, wall_s in session.run(run):
             assert ended - started == 40 * 10**9
-            assert wall_s == pytest.approx(0.2, rel=0.25)
+            assert 0.199 < wall_s < 0.35  # one after the other would take 0.4 s
 
 
 class Case(NamedTuple):
