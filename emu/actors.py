@@ -60,7 +60,7 @@ WATCH_S = 0.1
 """How often the session looks for deaths, deadlocks and progress."""
 QUIET_LOOKS = 3
 """Looks in a row that must find nothing able to move before it is called a deadlock."""
-LEFTOVER_S, LEFTOVER_LOOK_S = 1.0, 0.002
+LEFTOVER_S, LEFTOVER_LOOK_S = 10.0, 0.002
 """How long the end of a run waits for frames under way that nobody waits for, and how often it looks."""
 LEAD_NS = 20_000_000
 """A run starts this long after the session says so, for the word to reach every actor."""
@@ -196,7 +196,7 @@ class _HostActor:
             for world_rank in members
             if world_rank in self._host.engine.endpoints
         ]
-        self._in_loop(lambda: self._host.admit(ranks, anchor_ns))
+        self._in_loop(lambda: self._host.admit(ranks, start_ps, anchor_ns))
 
     def run(self, pickled: bytes) -> tuple[dict[int, Any], int]:
         """Run the function on every hosted rank to its end; (results, largest cursor)."""
@@ -223,12 +223,16 @@ class _HostActor:
     def abort(self, error: EmuError) -> None:
         self._in_loop(lambda: self._host.runtime.fail(error))
 
-    def leftovers(self) -> tuple[str | None, list[tuple[int, int, int, int]]]:
-        """A mismatch that a frame showed, and messages that no call took; see :func:`emu.drivers.explain.unreceived`."""
+    def rest(self) -> None:
+        self._in_loop(self._host.rest)
+
+    def leftovers(self) -> tuple[str | None, list[tuple[int, int, int, int]], int]:
+        """A mismatch that a frame showed, messages that no call took (see :func:`emu.drivers.explain.unreceived`), and the
+        time of the last event."""
         found: list[tuple[int, int, int, int]] = []
         runtime = self._host.runtime
         self._in_loop(lambda: found.extend(runtime.leftovers()))
-        return runtime.suspicion, found
+        return runtime.suspicion, found, self._host.engine.now_ps
 
     def states(self) -> tuple[list[RankState], str | None, int]:
         """What the ranks do, a mismatch that a frame showed, and events so far."""
@@ -488,7 +492,7 @@ class RayBackend:
     def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None:
         self._dilation = dilation
         self._seed = seed
-        self._start_ps = 0
+        self._start_ps = self._elapsed_ps = 0
         try:
             self._halt()
         except PeerLost:
@@ -526,7 +530,7 @@ class RayBackend:
                 else:
                     pending.remove(ref)
                     results.update(found)
-                    self._start_ps = max(self._start_ps, cursor_ps)
+                    self._elapsed_ps = max(self._elapsed_ps, cursor_ps)
             if not pending:
                 break
             quiet, progress, since_ns = self._watch(pending, quiet, progress, since_ns)
@@ -534,16 +538,18 @@ class RayBackend:
         return results
 
     def _check_nothing_left(self, hosting: set[int]) -> None:
-        """Let what is under way arrive, then see that every message was taken and none was of another call."""
+        """Let what is under way come to rest, then see that every message was taken and none was of another call."""
+        self._all(lambda _, actor: actor.rest.remote())
         deadline_ns = wall_ns() + int(LEFTOVER_S * 1e9)
         while self._page is not None and not self._page.quiescent() and wall_ns() < deadline_ns:
             sleep_s(LEFTOVER_LOOK_S)
-        ended = self._all(lambda _, actor: actor.leftovers.remote(), hosting)
-        hint = next((suspicion for suspicion, _ in ended.values() if suspicion is not None), None)
+        ended = self._all(lambda _, actor: actor.leftovers.remote())
+        self._start_ps = max(self._elapsed_ps, *(now_ps for _, _, now_ps in ended.values()))
+        hint = next((suspicion for suspicion, _, _ in ended.values() if suspicion is not None), None)
         if hint is not None:
             states = self._all(lambda _, actor: actor.states.remote(), hosting)
             self._abort(explain([state for found in states.values() for state in found[0]], hint=hint), [])
-        error = unreceived([frame for _, frames in ended.values() for frame in frames])
+        error = unreceived([frame for _, frames, _ in ended.values() for frame in frames])
         if error is not None:
             self._abort(error, [])
 
@@ -584,7 +590,7 @@ class RayBackend:
         return list(self._all(lambda _, actor: actor.counters.remote()).values())
 
     def elapsed_ps(self) -> int:
-        return self._start_ps
+        return self._elapsed_ps
 
     def hops(self) -> list[tuple[int, int]]:
         """Nothing: an emulated run is measured, not predicted."""

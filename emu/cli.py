@@ -8,6 +8,7 @@ when it runs, so that ``emu --help`` is quick.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -172,7 +173,11 @@ def compare(
     collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, alltoall, broadcast, sendrecv, ...")],
     switching: Annotated[
         list[str] | None,
-        _fabric("--switching", help="A switching preset; repeat for more rows. Default: five of them, RoCE to Ultra Ethernet."),
+        _fabric(
+            "--switching",
+            metavar="NAME[,KEY=VALUE,...]",
+            help="A switching preset, with changes; repeat for more rows. Default: five of them, RoCE to Ultra Ethernet.",
+        ),
     ] = None,
     fabric: Annotated[str | None, _fabric("--fabric", help="Preset, topology or .toml file. Default dgx-h100-8.")] = None,
     setting: Annotated[
@@ -286,6 +291,7 @@ def demo() -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; never raises for what a user may do, and never prints a traceback for it."""
     command = typer.main.get_command(app)
+    _find_modules_here()
     signal.signal(signal.SIGTERM, _terminated)
     try:
         code = command.main(args=None if arguments is None else list(arguments), prog_name="emu", standalone_mode=False)
@@ -311,6 +317,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == EXIT_INTERRUPTED:  # typer has caught the KeyboardInterrupt
         _complain("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _find_modules_here() -> None:
+    """Modules of the current folder can be named (``my_lab:build``); last, so that none stands in for one that is installed."""
+    with contextlib.suppress(OSError):  # the folder may be gone
+        here = os.getcwd()
+        if here not in sys.path:
+            sys.path.append(here)
 
 
 def _usage_mistake(error: TyperException) -> str:

@@ -6,6 +6,8 @@ process borders, so each one pickles with all that it knows (tested).
 
 from __future__ import annotations
 
+import traceback
+
 
 class EmuError(Exception):
     """Anything emu raises on purpose.  ``exit_code`` is what the command line ends with."""
@@ -78,3 +80,10 @@ class WireError(EmuError):
 
 class ScheduleError(EmuError):
     """A collective algorithm's schedule is wrong: found by the verifier before its first use."""
+
+
+def fault(error: BaseException) -> str:
+    """What went wrong in foreign code and where it did, in one line: ``KeyError: 'x' (/lab/algos.py, line 12)``."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{text} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else text

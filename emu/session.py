@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from emu.drivers.choice import Chooser
 from emu.drivers.engine import Engine, ImpairmentTable
-from emu.drivers.simulate import Simulation
+from emu.drivers.simulate import DEFAULT_TIMEOUT_S, Simulation
 from emu.drivers.switching_guard import check_run
 from emu.errors import ConfigError, EmuError, PeerLost
 from emu.fabric.counters import AdapterStatistics, QueueStatistics
@@ -28,7 +28,6 @@ from emu.topologies.graph import Topology
 from emu.topologies.routing import with_seed
 from emu.units import PS_PER_SECOND
 
-DEFAULT_TIMEOUT_S = 30.0
 USER_TIMES = ("declared", "measured")
 ASSUMED_HOST_BYTES_PER_S = 500 * 10**6
 ASSUMED_HOP_S = 0.0005
@@ -108,7 +107,7 @@ class _Simulated:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._simulation: Simulation | None = None
-        self._start_ps = 0
+        self._start_ps = self._elapsed_ps = 0
 
     def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None:
         session = self._session
@@ -118,10 +117,11 @@ class _Simulated:
             impairments=impairments,
             payload=session.payload,
             choose_algorithm=session.chooser.choose,
+            timeout_s=session.timeout_s,
         )
         if session.record_hops:
             self._simulation.engine.hops = []
-        self._start_ps = 0
+        self._start_ps = self._elapsed_ps = 0
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int
@@ -143,7 +143,8 @@ class _Simulated:
             for world_rank in members
         ]
         results = simulation.run(function, args, ranks)
-        self._start_ps = max(rank.cursor_ps for rank in ranks)
+        self._elapsed_ps = max(rank.cursor_ps for rank in ranks)
+        self._start_ps = max(self._elapsed_ps, simulation.engine.now_ps)
         return results
 
     def hops(self) -> list[tuple[int, int]]:
@@ -153,7 +154,7 @@ class _Simulated:
         return [] if self._simulation is None else [EngineCounters.of(self._simulation.engine)]
 
     def elapsed_ps(self) -> int:
-        return self._start_ps
+        return self._elapsed_ps
 
     def lost_nodes(self) -> frozenset[int]:
         return frozenset()
@@ -275,6 +276,8 @@ class Session:
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Run ``function(rank, *args)`` on every living rank; results in rank order.
 
+        Model time goes on from run to run: a run starts once all is at rest that the one before has left under way (credits,
+        acknowledgements, timers), the same under both drivers.
         After a failure the next run starts on a fresh model; ranks whose actors died are left out of it.
 
         Raises RankFailed (with the rank and its traceback) when a function raised, and

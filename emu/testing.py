@@ -14,18 +14,20 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from emu.clock import wall_ns
+from emu.clock import sleep_s, wall_ns
+from emu.collectives.catalogue import algorithms_for, schedule_for
 from emu.drivers.emulate import EmulatedHost
 from emu.drivers.engine import ImpairmentTable
 from emu.drivers.floors import FloorPage
 from emu.drivers.placement import Placement
 from emu.drivers.runtime import Runtime
 from emu.drivers.simulate import Simulation
-from emu.errors import EmuError
+from emu.errors import ConfigError, EmuError
 from emu.rank import Rank
 from emu.topologies.graph import Topology
 from emu.wire import FRAME, unpack_prefix
@@ -33,6 +35,7 @@ from emu.wire import FRAME, unpack_prefix
 SESSION = 0x7E57
 TIMEOUT_S = 20.0
 LEAD_NS = 1_000_000
+LOOK_S = 0.001
 _Message = tuple[bytes, Any]
 _RankFunction = Callable[..., Any]
 
@@ -130,18 +133,42 @@ class InMemoryCarrier:
         return not self._queue.empty()
 
 
+def algorithms_over(collective: str, n_ranks: int) -> tuple[str, ...]:
+    """Algorithms of emu's folder that do ``collective`` over so many ranks: those that do not decline."""
+
+    def takes(name: str) -> bool:
+        with contextlib.suppress(ConfigError):
+            schedule_for(collective, name, n_ranks)
+            return True
+        return False
+
+    return tuple(name for name in algorithms_for(collective) if takes(name))
+
+
 def one_actor_per_node(topology: Topology) -> tuple[int, ...]:
     """An owner for :class:`~emu.drivers.emulate.Placement`: every node, switches too, in an actor of its own."""
     return tuple(range(len(topology.nodes)))
 
 
 def simulated(
-    topology: Topology, function: _RankFunction, *args: Any, seed: int = 0, impairments: ImpairmentTable | None = None
+    topology: Topology,
+    function: _RankFunction,
+    *args: Any,
+    seed: int = 0,
+    impairments: ImpairmentTable | None = None,
+    n_runs: int = 1,
 ) -> Outcome:
-    """Run ``function(rank, *args)`` on every rank under virtual time.  Raises what the run raises."""
+    """Run ``function(rank, *args)`` on every rank under virtual time, ``n_runs`` times on one model; results of the last.
+
+    Raises what the run raises.
+    """
     simulation = Simulation(topology, seed=seed, impairments=impairments or {}, payload=True, choose_algorithm=_no_choice)
-    ranks = _ranks(topology, simulation.runtime, seed, range(topology.n_ranks))
-    results = simulation.run(function, args, ranks)
+    results: dict[int, Any] = {}
+    start_ps = 0
+    for _ in range(n_runs):
+        ranks = _ranks(topology, simulation.runtime, seed, range(topology.n_ranks), start_ps)
+        results = simulation.run(function, args, ranks)
+        start_ps = max(simulation.engine.now_ps, *(rank.cursor_ps for rank in ranks))
     return Outcome(results=[results[rank] for rank in range(topology.n_ranks)])
 
 
@@ -157,13 +184,14 @@ def emulated_in_process(
     hold: Hold | None = None,
     reject_every: int = 0,
     clock_offsets_ns: tuple[int, ...] = (),
+    n_runs: int = 1,
 ) -> Outcome:
     """Run ``function(rank, *args)`` on every rank under the emulating driver, one thread per actor of ``owner``.
 
     ``page`` is where the floor page is made; with None there is none, as between hosts, and order is
     kept by slack alone.  ``clock_offsets_ns`` is what each actor is told that its clock
-    is ahead of the session's.  Raises the first failure of a rank, and EmuError when an actor's loop fails
-    or the run takes longer than TIMEOUT_S.
+    is ahead of the session's.  Of ``n_runs`` on one model (with a page) the results are the last one's.
+    Raises the first failure of a rank, and EmuError when an actor's loop fails or the run takes longer than TIMEOUT_S.
     """
     placement = Placement.of(topology, owner)
     network = InMemoryNetwork(placement.n_processes, hold=hold, reject_every=reject_every)
@@ -192,14 +220,20 @@ def emulated_in_process(
     try:
         for host, mapped in zip(hosts, pages, strict=True):
             host.begin(epoch=1, dilation=dilation, seed=seed, impairments=impairments or {}, page=mapped)
-        anchor_ns = wall_ns() + LEAD_NS
-        for host in hosts:
-            host.admit(_ranks(topology, host.runtime, seed, host.engine.endpoints), anchor_ns)
-        for loop in loops:
-            loop.start()
-        for host in hosts:
-            host.runtime.launch(function, args)
-        _join(hosts)
+        start_ps = 0
+        for number in range(n_runs):
+            if number:
+                start_ps = _rested_ps(hosts, pages[0])
+            anchor_ns = wall_ns() + LEAD_NS
+            for host in hosts:
+                ranks = _ranks(topology, host.runtime, seed, host.engine.endpoints, start_ps)
+                _in_loop(host, partial(host.admit, ranks, start_ps, anchor_ns), is_running=number > 0)
+            for loop in loops:
+                if number == 0:
+                    loop.start()
+            for host in hosts:
+                host.runtime.launch(function, args)
+            _join(hosts)
     finally:
         for host in hosts:
             host.stop()
@@ -226,6 +260,34 @@ def _loop(host: EmulatedHost) -> None:
         host.loop()
 
 
+def _in_loop(host: EmulatedHost, action: Callable[[], None], *, is_running: bool = True) -> None:
+    if not is_running:
+        action()
+        return
+    done = threading.Event()
+
+    def act() -> None:
+        action()
+        done.set()
+
+    host.command(act)
+    if not done.wait(TIMEOUT_S):
+        raise EmuError(f"actor {host.process} does not answer")
+
+
+def _rested_ps(hosts: list[EmulatedHost], page: FloorPage | None) -> int:
+    """When the next run may start: all has come to rest."""
+    deadline_ns = wall_ns() + int(TIMEOUT_S * 1e9)
+    for host in hosts:
+        _in_loop(host, host.rest)
+    while page is not None and not page.quiescent():
+        if wall_ns() > deadline_ns:
+            raise EmuError(f"the fabric is not at rest after {TIMEOUT_S:g} s")
+        sleep_s(LOOK_S)
+    cursors_ps = [resident.rank.cursor_ps for host in hosts for resident in host.runtime.residents.values()]
+    return max(*cursors_ps, *(host.engine.now_ps for host in hosts))
+
+
 def _join(hosts: list[EmulatedHost]) -> None:
     """Wait for every rank; end all of them when one fails, an actor's loop fails, or it takes too long."""
     threads = [resident.thread for host in hosts for resident in host.runtime.residents.values()]
@@ -246,7 +308,7 @@ def _join(hosts: list[EmulatedHost]) -> None:
         raise error
 
 
-def _ranks(topology: Topology, runtime: Runtime, seed: int, hosted: Any) -> list[Rank]:
+def _ranks(topology: Topology, runtime: Runtime, seed: int, hosted: Any, start_ps: int) -> list[Rank]:
     members = tuple(range(topology.n_ranks))
     return [
         Rank(
@@ -255,7 +317,7 @@ def _ranks(topology: Topology, runtime: Runtime, seed: int, hosted: Any) -> list
             members=members,
             name=topology.nodes[topology.ranks[rank]].name,
             seed=seed,
-            start_ps=0,
+            start_ps=start_ps,
             communicator=1,
         )
         for rank in members

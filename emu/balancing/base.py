@@ -1,8 +1,14 @@
 """Balancing: which of the links that lead nearer to the target a packet takes.
 
-A policy is one file of this folder, ``emu.balancing.<name>:build``, or ``module:function`` of a user's.  Every node has an
-instance of its own.  Law: a choice depends on the node's own state and on what the packet says, on nothing else, and what
-is random is keyed; so that it is the same under every driver.  Whatever a policy chooses, packets get to their target.
+A policy is one file of this folder, ``emu.balancing.<name>:build``, or ``module:function`` of a user's::
+
+    def build(place: Place, parameters: Parameters) -> Policy
+    KEEPS_FLOWS_TOGETHER = True     # only where all packets of a flow take one way, so that they stay in order: then what is
+                                    # lost is asked for at once, and recovery = auto is go back N
+
+Every node has an instance of its own; ``pytest tests/unit/test_balancing.py`` tests every file of this folder.  Law: a choice
+depends on the node's own state and on what the packet says, on nothing else, and what is random is keyed; so that it is the
+same under every driver.  Whatever a policy chooses, packets get to their target.
 
 A policy picks one of its candidates.  One that plans whole ways (planned, up_down) may pick another link that leaves the
 node; then it alone answers for it that there are no loops, and it does not route around links that are down.

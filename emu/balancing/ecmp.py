@@ -8,9 +8,12 @@ number of them (hash modulo n).  More queue pairs per connection are more, small
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from emu.balancing.base import Parameters, Place, View, check_parameters
 from emu.keyed import mix
+
+KEEPS_FLOWS_TOGETHER: Final = True
 
 
 class Ecmp:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Final
 
 from emu.balancing.base import Parameters, Place, View, check_parameters, text_parameter
 from emu.balancing.ecmp import Ecmp
@@ -24,6 +25,8 @@ from emu.topologies.graph import Topology
 
 Way = tuple[int, ...]
 """Nodes from the source's to the target's."""
+
+KEEPS_FLOWS_TOGETHER: Final = True
 
 
 class Planned:

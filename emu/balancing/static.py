@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 from emu.balancing.base import Parameters, Place, View, check_parameters
 from emu.topologies.tiers import Same, tiers
+
+KEEPS_FLOWS_TOGETHER: Final = True
 
 
 class Static:

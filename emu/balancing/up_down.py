@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 from emu.balancing.base import Parameters, Place, View, check_parameters, text_parameter
 from emu.errors import ConfigError
@@ -23,6 +24,8 @@ from emu.topologies.graph import NodeKind, Topology
 from emu.topologies.tiers import Same, distances, tiers
 
 FAR = 1 << 40
+
+KEEPS_FLOWS_TOGETHER: Final = True
 
 
 class Order:

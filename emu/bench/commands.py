@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -167,6 +168,27 @@ def calibrate(*, address: str | None = None, terminal: Terminal | None = None, o
     return EXIT_OK
 
 
+def _extensions() -> tuple[tuple[str, Sequence[tuple[str, str]]], ...]:
+    """(heading, (name, what it is)) of what is no fabric and is found by name all the same."""
+    from emu.collectives.catalogue import algorithm_names
+    from emu.impairments.spec import impairment_class, kinds
+    from emu.topologies.extensions import described
+    from emu.topologies.folder import first_line
+
+    return (
+        ("congestion controls, with --set congestion_control=NAME:", described("congestion")),
+        ("balancing of equal links, with --set balancing=NAME:", described("balancing")),
+        (
+            "impairments, with --impair 'LINKS=NAME,key=value':",
+            [(kind, first_line(sys.modules[impairment_class(kind).__module__].__doc__, kind)) for kind in kinds()],
+        ),
+        (
+            "algorithms, with --algorithm NAME:",
+            [(name, first_line(sys.modules[f"emu.collectives.{name}"].__doc__, name)) for name in algorithm_names()],
+        ),
+    )
+
+
 def fabrics(name: str | None, settings: Sequence[tuple[str, str]], *, terminal: Terminal | None = None) -> int:
     """``emu fabrics``: list them, or describe one with the sources of its numbers."""
     from emu.topologies.fabric_file import describe, list_fabrics, load
@@ -183,6 +205,8 @@ def fabrics(name: str | None, settings: Sequence[tuple[str, str]], *, terminal: 
         )
         for kind, heading in headings:
             terminal.lines(heading, *(f"  {entry.name:<{width}}  {entry.description}" for entry in listing if entry.kind == kind))
+        for heading, entries in _extensions():
+            terminal.lines(heading, *(f"  {name:<{width}}  {description}" for name, description in entries))
         return EXIT_OK
     if name in switching_presets() and not settings:
         preset = load_switching_preset(name, where=name)

@@ -1,7 +1,7 @@
 """``emu compare``: the same collective on the same fabric under several disciplines, one row each, in one table.
 
     size       bytes
-    switching  the preset
+    switching  the preset, with its changes as they were written
     algo       the algorithm: what ``auto`` stands for is chosen under the first preset and kept, so that all carry the same
     median     the model's time of one operation, us: over seeds, or over iterations with one seed; only out of place is run
                (unpaced, dilation 0, it is the stopwatch's)
@@ -30,13 +30,14 @@ from typing import Any, Final
 from emu.bench.calibrate import Calibration
 from emu.bench.congestion import totals_document
 from emu.bench.fabrics import prepare
-from emu.bench.options import BenchOptions
+from emu.bench.options import BenchOptions, parse_settings
 from emu.bench.report import versions
 from emu.bench.rows import Row, Side, over_seeds, percentile
 from emu.bench.runner import Observer, OpenSession, seed_rows
 from emu.errors import ConfigError
 from emu.telemetry.congestion import CongestionReport
 from emu.telemetry.diagnosis import diagnose, words
+from emu.topologies.switching_file import SWITCHING_KEYS
 from emu.units import format_bytes, microseconds
 
 DEFAULT_SWITCHING: Final = ("roce-pfc", "roce-dcqcn", "roce-lossy", "infiniband", "ultra-ethernet")
@@ -72,9 +73,25 @@ class Compared:
         return self.side.congestion
 
 
-def with_switching(options: BenchOptions, name: str) -> BenchOptions:
-    """The options with the preset's name as one more setting."""
-    return replace(options, settings=(*options.settings, ("switching", name)))
+def with_switching(options: BenchOptions, text: str) -> BenchOptions:
+    """The options with ``NAME`` or ``NAME,key=value,...`` as settings more, which override those that are there.
+
+    After a key that ends in ``_parameters`` its value goes on until the next key of switching:
+    ``roce-dcqcn,control_parameters=set=hpcc,g=1/256,kmin=100KiB``.  Raises ConfigError.
+    """
+    name, *parts = text.split(",")
+    pairs: list[str] = []
+    for part in parts:
+        continues = bool(pairs) and pairs[-1].partition("=")[0].endswith("_parameters")
+        if continues and part.partition("=")[0].strip() not in SWITCHING_KEYS:
+            pairs[-1] += f",{part}"
+        else:
+            pairs.append(part.strip())
+    try:
+        changes = parse_settings(pairs)
+    except ConfigError as error:
+        raise ConfigError(f"--switching {text}: {str(error).removeprefix('--set ')}") from None
+    return replace(options, settings=(*options.settings, ("switching", name.strip()), *changes))
 
 
 def compare(

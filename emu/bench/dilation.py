@@ -4,8 +4,8 @@ The host is taken for one server that works off the frames of the case, as a sim
 counts and times them, at what they cost here.  Three things need room.  The work as a
 whole, with some headroom.  The end: what falls due at once must be worked off, and how late
 that makes the end must be a small share of the loop.  And the clock: timers oversleep.
-The largest of the three is taken, and never more than three times the unpaced work, or half
-a second a loop; below 1 the emulation runs faster than the hardware would.  A row that
+The largest of the three is taken, and never more than three times the unpaced work, or 0.8
+seconds a loop; below 1 the emulation runs faster than the hardware would.  A row that
 comes out degraded is run once more at twice that.
 """
 

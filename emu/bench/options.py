@@ -166,11 +166,11 @@ def bench_collective(text: str) -> str:
 
 
 def parse_settings(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """``["ranks=8", "rate=1GB/s"]`` -> pairs.  Raises ConfigError."""
+    """``["ranks=8", "rate=1GB/s"]`` -> pairs; only parameters of a control or balancing may be empty.  Raises ConfigError."""
     pairs = []
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not key.strip() or not value.strip():
+        if not equals or not key.strip() or not (value.strip() or key.endswith("_parameters")):
             raise ConfigError(f"--set {text!r} must be key=value, for example --set ranks=16 --set rate=50GB/s")
         pairs.append((key.strip(), value.strip()))
     return tuple(pairs)

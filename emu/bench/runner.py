@@ -122,7 +122,6 @@ def run(
         calibration()  # before a session is open, which its own would disturb
     results: list[FabricResult] = []
     for per_seed in cases:
-        observer.begin(per_seed[0], options)
         rows: list[Row] = []
         with closing(_rows(per_seed, options, observer, open_session, calibration)) as measured:
             for row in measured:
@@ -140,11 +139,17 @@ def _rows(
     open_session: OpenSession,
     calibration: Callable[[], Calibration],
 ) -> Generator[Row]:
-    """The rows of one fabric: as they come with one seed, over all seeds at the end with several."""
+    """The rows of one fabric: as they come with one seed, over all seeds at the end with several.
+
+    Its table begins once a session is open, so that what a session refuses has no heading.
+    """
+    begin = partial(observer.begin, per_seed[0], options)
+    first = seed_rows(per_seed[0], options, observer, open_session, calibration, opened=begin)
     if len(per_seed) == 1:
-        yield from seed_rows(per_seed[0], options, observer, open_session, calibration)
+        yield from first
         return
-    by_seed = [list(seed_rows(case, options, observer, open_session, calibration)) for case in per_seed]
+    by_seed = [list(first)]
+    by_seed += [list(seed_rows(case, options, observer, open_session, calibration)) for case in per_seed[1:]]
     for same_size in zip(*by_seed, strict=True):
         yield over_seeds(same_size)
 
@@ -158,10 +163,12 @@ def seed_rows(
     *,
     in_place: bool = True,
     algorithms: Mapping[int, str] | None = None,
+    opened: Callable[[], None] = lambda: None,
 ) -> Generator[Row]:
     """The rows of one fabric at one seed, as they come, on a session of its own.
 
     Without ``in_place`` the first half stands for both.  ``algorithms``: what ``auto`` stands for, by the row's size.
+    ``opened``: told when the session is open.
     """
     pacer = Pacer(
         0.0 if options.simulated else options.dilation,
@@ -172,6 +179,7 @@ def seed_rows(
     n_ranks = case.topology.n_ranks
     observer.progress(f"{case.name}: starting {n_ranks} ranks")
     with closing(pacer), open_session(case, options, simulate=options.simulated, payload=options.payload) as session:
+        opened()
         for size_bytes in sizes_bytes(options):
             size = row_counts(options, size_bytes, n_ranks)
             row_options = _with_algorithm(session, options, size, (algorithms or {}).get(size.size_bytes))

@@ -1,28 +1,36 @@
 """Catalogue: the collectives and algorithms by name.
 
-Law: a name resolves by convention.  ``"ring"`` is the file ``ring.py`` of this folder,
-``"my_lab.algos:build"`` that function; the module of either also has
-``COLLECTIVES``, the names that it does, and ``cost``.  Nothing is registered, and
-no schedule leaves here that the verifier has not passed.
+Law: a name resolves by convention.  ``"ring"`` is the file ``ring.py`` of this folder, ``"my_lab.algos:build"`` that
+function.  Nothing is registered, and no schedule leaves here that the verifier has not passed or whose cost is not the
+algorithm's formula.
+
+To add an algorithm, drop a file here, or write one anywhere that can be imported.  It holds
+
+* ``COLLECTIVES``: the set of names that it does, out of :data:`COLLECTIVES` below;
+* ``build(collective: str, n_ranks: int, root: int) -> Schedule``, for any number of ranks from 1 and any root.  A number
+  that it cannot do it declines by ConfigError: ``auto`` then passes it over.  Collectives without a root are given 0;
+* ``cost(collective: str, n_ranks: int) -> Cost``: exactly what the schedule costs, as :attr:`Verified.cost` counts it, from
+  any root.  ``auto`` leaves out candidates by this formula, so a wrong one is a ScheduleError when a schedule is built.
+
+Both call :func:`emu.collectives.schedule.require_collective` first.  ``tests/unit/test_conformance.py`` finds the file.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from types import ModuleType
 from typing import Final
 
+import emu.collectives
 from emu.collectives.call import ROOTED
 from emu.collectives.schedule import Cost, Schedule, require_collective
 from emu.collectives.verify import verify
-from emu.errors import ConfigError, ScheduleError
+from emu.errors import ConfigError, ScheduleError, fault
+from emu.topologies.folder import file_of, load_module, read_folder
 
 COLLECTIVES: Final = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce",
@@ -53,11 +61,9 @@ def collective_name(text: str) -> str:
     return ALIASES[plain]
 
 
-@cache
 def algorithm_names() -> tuple[str, ...]:
     """The algorithms in this folder: every file that has COLLECTIVES, build and cost."""
-    found = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
-    return tuple(name for name in found if _offers_algorithm(importlib.import_module(f"emu.collectives.{name}")))
+    return tuple(name for name, module in read_folder(emu.collectives).modules.items() if not _lacks(module, "build"))
 
 
 def algorithms_for(collective: str) -> tuple[str, ...]:
@@ -70,13 +76,17 @@ def find_algorithm(name: str) -> Algorithm:
     """By name, in any case (``"Ring"``), or by ``"module:function"``.  Raises ConfigError."""
     module_name, colon, function = name.partition(":")
     if colon:
-        return _load(module_name, function, name)
+        return _offered(load_module(module_name, f"algorithm {name!r}"), function, name)
     plain = name.lower().replace("-", "_")
-    if plain not in algorithm_names():
-        near = _nearest(plain, algorithm_names())
-        known = ", ".join(algorithm_names())
-        raise ConfigError(f"algorithm {name!r} is not known{near}; use one of {known}, or module:function")
-    return _load(f"emu.collectives.{plain}", "build", plain)
+    modules, faults = read_folder(emu.collectives)
+    if plain in faults:
+        raise ConfigError(f"algorithm {name!r}: {faults[plain]}")
+    if plain not in modules:
+        names = algorithm_names()
+        raise ConfigError(
+            f"algorithm {name!r} is not known{_nearest(plain, names)}; use one of {', '.join(names)}, or module:function"
+        )
+    return _offered(modules[plain], "build", plain)
 
 
 def schedule_for(collective: str, algorithm: str, n_ranks: int, root: int = 0) -> Schedule:
@@ -96,7 +106,7 @@ def cost_for(collective: str, algorithm: str, n_ranks: int) -> Cost:
     name = collective_name(collective)
     if n_ranks < 1:
         raise ConfigError(f"{name} over {n_ranks} ranks: a collective needs 1 rank or more")
-    return _fitting(name, algorithm).cost(name, n_ranks)
+    return _priced(_fitting(name, algorithm), name, n_ranks)
 
 
 def _fitting(collective: str, algorithm: str) -> Algorithm:
@@ -111,30 +121,56 @@ def _fitting(collective: str, algorithm: str) -> Algorithm:
 
 @lru_cache(maxsize=MAX_CACHED_SCHEDULES)
 def _schedule(collective: str, algorithm: str, n_ranks: int, root: int) -> Schedule:
-    schedule = find_algorithm(algorithm).build(collective, n_ranks, root)
+    found = find_algorithm(algorithm)
+    over = f"{algorithm} {collective} over {n_ranks} ranks"
+    try:
+        schedule: object = found.build(collective, n_ranks, root)
+    except ConfigError as error:
+        raise ConfigError(f"algorithm {algorithm}: {error}") from None
+    except Exception as error:
+        raise ScheduleError(f"{over}: build failed with {fault(error)}") from error
+    if not isinstance(schedule, Schedule):
+        raise ScheduleError(f"{over}: build returned {type(schedule).__name__}; it must return a Schedule")
     made = (schedule.collective, schedule.n_ranks, schedule.root)
     if made != (collective, n_ranks, root):
         raise ScheduleError(f"{algorithm} was asked for {(collective, n_ranks, root)} and built {made}")
-    verify(schedule)
+    costs, says = verify(schedule).cost, _priced(found, collective, n_ranks)
+    if costs != says:
+        raise ScheduleError(
+            f"{over}: it takes {costs.steps} steps and sends {costs.sent} S, but its cost() says {says.steps} and {says.sent} S"
+        )
     return schedule
 
 
-def _load(module_name: str, function: str, name: str) -> Algorithm:
+def _priced(algorithm: Algorithm, collective: str, n_ranks: int) -> Cost:
+    over = f"{algorithm.name} {collective} over {n_ranks} ranks"
     try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(f"algorithm {name!r}: cannot import {module_name!r}: {error}; write module:function") from None
+        cost: object = algorithm.cost(collective, n_ranks)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ScheduleError(f"{over}: cost failed with {fault(error)}") from error
+    if not isinstance(cost, Cost):
+        raise ScheduleError(f"{over}: cost returned {type(cost).__name__}; it must return a Cost")
+    return cost
+
+
+def _offered(module: ModuleType, function: str, name: str) -> Algorithm:
+    lacks = _lacks(module, function)
+    if lacks:
+        raise ConfigError(f"algorithm {name!r}: {file_of(module)} has no {lacks}; define it there")
     offers = vars(module)
-    for needed in (function, "cost"):
-        if not callable(offers.get(needed)):
-            raise ConfigError(f"algorithm {name!r}: module {module_name} has no function {needed!r}")
-    if "COLLECTIVES" not in offers:
-        raise ConfigError(f"algorithm {name!r}: module {module_name} has no COLLECTIVES, the set of names that it does")
     return Algorithm(name=name, collectives=frozenset(offers["COLLECTIVES"]), build=offers[function], cost=offers["cost"])
 
 
-def _offers_algorithm(module: ModuleType) -> bool:
-    return all(needed in vars(module) for needed in ("COLLECTIVES", "build", "cost"))
+def _lacks(module: ModuleType, function: str) -> str:
+    """What the module must have to be an algorithm and has not."""
+    offers = vars(module)
+    found = {needed: offers.get(needed) for needed in (function, "cost")}
+    missing = [f"function {name!r}" for name, offer in found.items() if not callable(offer) or isinstance(offer, type)]
+    if not isinstance(offers.get("COLLECTIVES"), set | frozenset | tuple | list):
+        missing.append("COLLECTIVES, the set of names that it does")
+    return " and no ".join(missing)
 
 
 def _nearest(text: str, names: dict[str, str] | tuple[str, ...]) -> str:

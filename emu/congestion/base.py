@@ -1,11 +1,18 @@
 """Congestion control: when a queue pair may send its next packet.
 
-A control is one file of this folder, ``emu.congestion.<name>:build``, or ``module:function`` of a user's.  The sender's half
-is told what happens and answers ``ready_ps``; the receiver's half decides which packets are answered with a CNP.
+A control is one file of this folder, ``emu.congestion.<name>:build``, or ``module:function`` of a user's::
+
+    def build(line: Line, parameters: Parameters) -> tuple[SenderControl, ReceiverControl]
+    MARKING = emu.topologies.headroom.dcqcn_marking     # only where it needs ECN: the thresholds that are not given, a function
+                                                        # of rate_bps, delay_bytes and mtu_bytes that returns a Marking
+
+The sender's half is told what happens and answers ``ready_ps``; the receiver's half decides which packets are answered with a
+CNP, and whether each is acknowledged.  ``pytest tests/unit/test_conformance.py`` tests every file of this folder.
 
 Law: told the time, never reads it; integers and fractions that are the same everywhere; a control never loses a
-wake-up: when ``ready_ps`` is FOREVER_PS, bytes are outstanding, and only an answer to them can change it; when it is
-a time, it stays that time until the queue pair sends or hears something.
+wake-up: when ``ready_ps`` is FOREVER_PS, bytes are outstanding, its receiver acknowledges, and only an answer can change
+it; when it is a time, it stays that time until the queue pair sends or hears something.  A run in which a control breaks
+this ends with a ConfigError.
 """
 
 from __future__ import annotations
@@ -41,12 +48,20 @@ class SenderControl(Protocol):
         ...
 
     def ready_ps(self, now_ps: int, outstanding_bytes: int, n_bytes: int) -> int:
-        """When a packet of ``n_bytes`` may go: ``now_ps`` or before, later, or FOREVER_PS until an answer comes."""
+        """When a packet of ``n_bytes`` may go: ``now_ps`` or before, later, or FOREVER_PS until an answer comes.
+
+        The last packet of a chunk is shorter than the rest.  ``outstanding_bytes``: sent and neither answered nor taken for lost.
+        Where the receiver does not acknowledge, it is no measure of what is under way: recovery's own answers, which stand for
+        several packets, lessen it, and without recovery nothing does.
+        """
         ...
 
     def sent(self, now_ps: int, n_bytes: int) -> None: ...
     def acknowledged(self, now_ps: int, n_bytes: int, delay_ps: int, marked: bool) -> None:
-        """``delay_ps``: from sending the packet to this answer."""
+        """Called for every packet that comes where :attr:`ReceiverControl.acknowledges`, else never.
+
+        ``delay_ps``: from sending the packet to this answer.
+        """
         ...
 
     def notified(self, now_ps: int) -> None:
@@ -69,7 +84,7 @@ class ReceiverControl(Protocol):
 
     @property
     def acknowledges(self) -> bool:
-        """Whether every packet is acknowledged, with the time it was sent and its mark."""
+        """Whether every packet is acknowledged, with the time it was sent and its mark; a window needs it."""
         ...
 
     @property

@@ -1,5 +1,6 @@
-"""DCQCN: rate control of RoCE by ECN marks and CNPs (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments",
-SIGCOMM 2015).
+"""DCQCN: rate control of RoCE by ECN marks and CNPs.
+
+Source: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015.
 
 Receiver: a marked packet is answered with a CNP, at most one per ``cnp_interval_ps``.  Sender, with C the current rate, T the
 target rate, and alpha from 1 down:
@@ -47,6 +48,7 @@ from pydantic import Field
 from emu.congestion.base import Line, Parameters, Settings, settings_of
 from emu.errors import ConfigError
 from emu.parameters import RateBps, Ratio, SizeBytes, TimePs, did_you_mean
+from emu.topologies.headroom import dcqcn_marking
 
 ONE: Final = 1 << 30
 """alpha = 1."""
@@ -78,6 +80,8 @@ DEFAULT_SET: Final = "nvidia"
 
 Share = Annotated[Ratio, Field(le=1)]
 PositiveTimePs = Annotated[TimePs, Field(ge=1)]
+
+MARKING: Final = dcqcn_marking
 
 
 class DcqcnSettings(Settings):

@@ -1,5 +1,6 @@
-"""NSCC: the window control of Ultra Ethernet's senders, by delay, ECN and trimming (UEC specification 1.0, section 3.6;
-constants as in the consortium's simulator, uet-htsim).
+"""NSCC: the window control of Ultra Ethernet's senders, by delay, ECN and trimming.
+
+Source: UEC specification 1.0, section 3.6; constants as in the consortium's simulator, uet-htsim.
 
 Every packet is acknowledged with its time and mark.  With d the delay of a packet beyond the empty fabric's round trip R, D the
 target delay, B = rate x R, W the window, MSS an MTU's payload, a = B / 150 kB and b = D / 12 us (both relative to a reference
@@ -34,12 +35,15 @@ from pydantic import Field
 
 from emu.congestion.base import FOREVER_PS, Line, Parameters, Settings, settings_of
 from emu.parameters import Ratio
+from emu.topologies.headroom import nscc_marking
 
 REFERENCE_BYTES: Final = 150_000
 """Bandwidth-delay product of the reference fabric: 100 Gbit/s x 12 us."""
 REFERENCE_PS: Final = 12_000_000
 _MTUS_PER_ADJUSTMENT: Final = 8
 _AVERAGE_OVER: Final = 80
+
+MARKING: Final = nscc_marking
 
 
 class NsccSettings(Settings):

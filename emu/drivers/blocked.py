@@ -10,9 +10,10 @@ Law: a pure function of the ports and switches; asked when the calendar is empty
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from emu.errors import Deadlock
+from emu.fabric.adapter import Adapter
 from emu.fabric.port import Port
 from emu.topologies.graph import Topology
 from emu.topologies.switching import Discipline
@@ -80,3 +81,10 @@ def explain_blocked(ports: Mapping[int, Port], topology: Topology) -> Deadlock |
         f"{kind} deadlock: {' waits for '.join([*names, names[0]])}; class {traffic_class.name!r} holds {n_packets} packets "
         "there; take ways without a cycle of buffers (balancing = up_down), or lanes with datelines"
     )
+
+
+def explain_held_back(adapters: Iterable[Adapter], now_ps: int) -> str:
+    """What a stall's message adds: the controls that let nothing go now, empty where none holds anything back."""
+    held = [one for adapter in adapters for one in adapter.held_back(now_ps)]
+    more = f", and {len(held) - 4} more" if len(held) > 4 else ""
+    return f"; congestion control lets nothing go: {', '.join(held[:4])}{more}" if held else ""

@@ -4,14 +4,18 @@ Law: a pure function of fabric, collective, size and members, so that all ranks
 choose alike.  Each candidate is simulated once, without data; one whose lower
 bound (its steps at the smallest latency, its bytes at the fastest injection) is
 not below the best time so far is skipped.  Sizes are rounded up to a power of two.
+An algorithm that declines the number of ranks (ConfigError) is passed over; one that is wrong (ScheduleError) too, with a
+line on stderr.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +23,7 @@ from emu.collectives.call import PER_RANK
 from emu.collectives.catalogue import algorithms_for, cost_for, schedule_for
 from emu.collectives.schedule import StepKind
 from emu.drivers.simulate import Simulation
+from emu.errors import ConfigError, ScheduleError
 from emu.rank import Rank
 from emu.topologies.graph import Topology
 from emu.units import PS_PER_SECOND
@@ -27,6 +32,7 @@ MOST_MESSAGES = 100_000
 """Candidates with more messages than this are left out where a smaller one exists: what a message costs an accelerator
 is not modelled, so that they would look better than they are, and predicting them takes minutes."""
 COUNTED_RANKS = 32
+_log: Final = logging.getLogger("emu")
 
 
 class Chooser:
@@ -49,19 +55,30 @@ class Chooser:
 
     def _fastest(self, collective: str, size_bytes: int, members: tuple[int, ...], root: int) -> str:
         names = algorithms_for(collective)
-        if len(names) == 1 or len(members) == 1:
+        if len(names) == 1:
             return names[0]
-        messages = {name: n_messages(collective, name, len(members)) for name in names}
-        fewest = min(messages.values())
-        names = tuple(name for name in names if messages[name] <= max(MOST_MESSAGES, fewest))
-        bounds = sorted((self._lower_bound_ps(collective, name, size_bytes, len(members)), name) for name in names)
-        best_name, best_ps = bounds[0][1], None
-        for bound_ps, name in bounds:
-            if best_ps is not None and bound_ps >= best_ps:
+        n, refusals = len(members), list[str]()
+        candidates = []
+        for name in names:
+            with _passed_over(refusals):
+                n_sent = n_messages(collective, name, n)
+                candidates.append((n_sent, self._lower_bound_ps(collective, name, size_bytes, n), name))
+        fewest = min((n_sent for n_sent, _, _ in candidates), default=0)
+        best_name, best_ps = "", None
+        for n_sent, bound_ps, name in sorted(candidates, key=lambda candidate: candidate[1:]):
+            if n_sent > max(MOST_MESSAGES, fewest) or (best_ps is not None and bound_ps >= best_ps):
                 continue
-            time_ps = predict_ps(self._topology, collective, name, size_bytes, members, root)
+            built = False
+            with _passed_over(refusals):
+                schedule_for(collective, name, n, root)
+                built = True
+            if not built:
+                continue
+            time_ps = predict_ps(self._topology, collective, name, size_bytes, members, root) if n > 1 else 0
             if best_ps is None or time_ps < best_ps:
                 best_name, best_ps = name, time_ps
+        if not best_name:
+            raise ConfigError(f"no algorithm does {collective} over {n} ranks: {'; '.join(refusals) or 'name one'}")
         return best_name
 
     def _lower_bound_ps(self, collective: str, name: str, size_bytes: int, n_ranks: int) -> int:
@@ -72,14 +89,34 @@ class Chooser:
         return int(cost.steps * latency_ps + cost.sent * size_bytes * 8 * PS_PER_SECOND / injection_bps)
 
 
+@contextmanager
+def _passed_over(refusals: list[str]) -> Iterator[None]:
+    """What cannot be used is remembered, and said at once where it is wrong."""
+    try:
+        yield
+    except ConfigError as error:
+        refusals.append(str(error))
+    except ScheduleError as error:
+        refusals.append(str(error))
+        _log.warning("emu: auto leaves out a wrong algorithm: %s", error)
+
+
 def n_messages(collective: str, algorithm: str, n_ranks: int) -> int:
-    """Messages of the whole schedule; beyond :data:`COUNTED_RANKS` by how the number grows up to there."""
-    if n_ranks <= COUNTED_RANKS:
-        programs = schedule_for(collective, algorithm, n_ranks).programs
-        return sum(step.kind == StepKind.SEND for program in programs for step in program)
-    half, full = (n_messages(collective, algorithm, n) for n in (COUNTED_RANKS // 2, COUNTED_RANKS))
-    growth = full / half if half else 1.0
-    return int(full * math.pow(growth, math.log2(n_ranks / COUNTED_RANKS)))
+    """Messages of the whole schedule; beyond :data:`COUNTED_RANKS` by how the number grows up to there.
+
+    An algorithm that declines the numbers up to there is counted at ``n_ranks`` itself.
+    """
+    if n_ranks > COUNTED_RANKS:
+        with suppress(ConfigError):
+            half, full = (_counted(collective, algorithm, n) for n in (COUNTED_RANKS // 2, COUNTED_RANKS))
+            growth = full / half if half else 1.0
+            return int(full * math.pow(growth, math.log2(n_ranks / COUNTED_RANKS)))
+    return _counted(collective, algorithm, n_ranks)
+
+
+def _counted(collective: str, algorithm: str, n_ranks: int) -> int:
+    programs = schedule_for(collective, algorithm, n_ranks).programs
+    return sum(step.kind == StepKind.SEND for program in programs for step in program)
 
 
 def _least_latency_ps(topology: Topology) -> int:

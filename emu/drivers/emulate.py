@@ -95,7 +95,7 @@ class EmulatedHost:
         os.set_blocking(self._wake_writer, False)
         self._wake_lock = Lock()
         self._wake_open = True
-        self._stopping = self._looping = False
+        self._stopping = self._looping = self._resting = False
         self._poll_s = FIRST_POLL_S
         self.fault: BaseException | None = None
         self.ended = Event()
@@ -179,6 +179,7 @@ class EmulatedHost:
                 "dilation 0 on several hosts: nothing keeps packets in order there; give a dilation above 0, or use one host"
             )
         self.epoch = epoch
+        self._resting = False
         self.clock = DilatedClock(dilation=dilation, anchor_ns=self.now_ns())
         self.counters = HostCounters()
         self.page = page
@@ -187,12 +188,19 @@ class EmulatedHost:
         self._published_ps = -1
         self._publish()
 
-    def admit(self, ranks: list[Rank], anchor_ns: int) -> None:
-        """Ranks will run from model time ``cursor``; the clock reads it at ``anchor_ns``."""
-        start_ps = ranks[0].cursor_ps if ranks else 0
+    def admit(self, ranks: list[Rank], start_ps: int, anchor_ns: int) -> None:
+        """A run begins at model time ``start_ps``, with these ranks here; the clock reads it at ``anchor_ns``."""
+        self._resting = False
         self.clock.anchor_ns = anchor_ns - int(start_ps * self.clock.dilation / 1000)
         self.runtime.admit(ranks)
         self._publish()
+
+    def rest(self) -> None:
+        """The run is over on every actor: what is still under way, which nobody waits for, goes on unpaced until ``admit``.
+
+        Without a page only the pace keeps order, and stays.  In the loop's thread.
+        """
+        self._resting = self.page is not None
 
     def stop(self) -> None:
         self._stopping = True
@@ -232,11 +240,11 @@ class EmulatedHost:
         self._retry_backlog()
         engine, clock = self.engine, self.clock
         before = engine.events
-        now_ps = clock.model_ps(now_ns)
+        now_ps = FOREVER_PS if self._resting else clock.model_ps(now_ns)
         engine.interrupted = False
         top = engine.next_wakeup()
         if top is not None and top <= now_ps:
-            if clock.dilation and now_ps - top > self.counters.largest_lateness_ps:
+            if clock.dilation and not self._resting and now_ps - top > self.counters.largest_lateness_ps:
                 self.counters.largest_lateness_ps = now_ps - top
             engine.emit_until(now_ps)
             if self._lone_links and self.page is not None and clock.dilation:

@@ -92,6 +92,14 @@ class Engine:
             if self.interrupted:
                 return
 
+    def progress(self) -> int:
+        """A number that grows as long as the run comes nearer to its end."""
+        return self.now_ps
+
+    def held_back(self) -> str:
+        """What a stalled run adds to its message: who keeps data from going; empty where nobody does."""
+        return ""
+
     def step(self) -> None:
         """Handle the first event."""
         now_ps, _, _, item = heappop(self.calendar)

@@ -15,7 +15,6 @@ so processes that share a fabric need no other order than the calendar's.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
@@ -23,9 +22,9 @@ from typing import Any, cast
 
 from emu.balancing.base import Place, Policy
 from emu.congestion.base import Line, ReceiverControl, SenderControl
-from emu.drivers.blocked import explain_blocked
+from emu.drivers.blocked import explain_blocked, explain_held_back
 from emu.drivers.engine import Engine, ImpairmentTable
-from emu.errors import ConfigError, Deadlock
+from emu.errors import Deadlock
 from emu.fabric.adapter import Adapter
 from emu.fabric.counters import AdapterStatistics, QueueStatistics
 from emu.fabric.endpoint import Endpoint
@@ -35,6 +34,7 @@ from emu.fabric.next_links import NextLinks
 from emu.fabric.packet import Notice, NoticeKind, Packet
 from emu.fabric.port import FOREVER_PS, Port
 from emu.fabric.switch import Switch
+from emu.topologies.extensions import extension
 from emu.topologies.graph import Topology
 from emu.topologies.switching import TrafficClass
 from emu.units import duration_ps
@@ -71,8 +71,8 @@ class PacketEngine(Engine):
         self._lines: dict[tuple[int, int], Line] = {}
         self.is_stuck = False
         """Whether nothing but timers is left while ports wait for each other in a cycle."""
-        self._controls = {c.name: _load("congestion", c.control) for c in switching.classes}
-        build_policy = _load("balancing", switching.balancing)
+        self._controls = {c.name: extension("congestion", "congestion_control", c.control) for c in switching.classes}
+        balancing = extension("balancing", "balancing", switching.balancing)
         out: list[list[int]] = topology.out_links()
         into: list[dict[int, Any]] = [{} for _ in topology.nodes]
         for index, link in enumerate(topology.links):
@@ -80,6 +80,7 @@ class PacketEngine(Engine):
         self.ports: dict[int, Port] = {}
         self.switches: dict[int, Switch] = {}
         self.adapters: dict[int, Adapter] = {}
+        names = [topology.nodes[node].name for node in topology.ranks]
         rank_of = {node: rank for rank, node in enumerate(topology.ranks)}
         for node in nodes:
             ports = {
@@ -94,19 +95,24 @@ class PacketEngine(Engine):
                 for index in out[node]
             }
             self.ports.update(ports)
-            policy = cast(
-                Policy, build_policy(Place(topology=topology, node=node, seed=seed), dict(switching.balancing_parameters))
-            )
+            place = Place(topology=topology, node=node, seed=seed)
+            policy = cast(Policy, balancing.build(place, dict(switching.balancing_parameters)))
             switch = self.switches[node] = Switch(
-                node=node, switching=switching, ports=ports, ingress=into[node], policy=policy, plane=self, seed=seed
+                node=node,
+                name=topology.nodes[node].name,
+                switching=switching,
+                ports=ports,
+                ingress=into[node],
+                policy=policy,
+                plane=self,
+                seed=seed,
             )
             rank = rank_of.get(node)
             if rank is not None:
                 self.endpoints[rank] = Endpoint(rank=rank, n_ranks=n, network=self)
                 self.adapters[rank] = Adapter(
                     rank=rank,
-                    name=topology.nodes[node].name,
-                    n_ranks=n,
+                    names=names,
                     switching=switching,
                     switch=switch,
                     ingress=into[node],
@@ -118,6 +124,13 @@ class PacketEngine(Engine):
         self._port_wakes = {index: port.wake for index, port in self.ports.items()}
 
     # -- the loop ------------------------------------------------------------------------------
+
+    def progress(self) -> int:
+        """Packets that were of use to their receivers: timers and what is sent in vain do not count."""
+        return sum(adapter.n_accepted for adapter in self.adapters.values())
+
+    def held_back(self) -> str:
+        return explain_held_back(self.adapters.values(), self.now_ps)
 
     def step(self) -> None:
         """Handle the first event."""
@@ -206,8 +219,8 @@ class PacketEngine(Engine):
         self.endpoints[frame.source_rank].left(frame, now_ps)
 
     def control(self, traffic_class: TrafficClass, source_rank: int, target_rank: int) -> tuple[SenderControl, ReceiverControl]:
-        build = self._controls[traffic_class.name]
-        halves = build(self._line(source_rank, target_rank), dict(traffic_class.control_parameters))
+        line = self._line(source_rank, target_rank)
+        halves = self._controls[traffic_class.name].build(line, dict(traffic_class.control_parameters))
         return cast("tuple[SenderControl, ReceiverControl]", halves)
 
     def _line(self, source_rank: int, target_rank: int) -> Line:
@@ -273,14 +286,3 @@ def _reverse_latencies(topology: Topology) -> list[int]:
     """Per link, the latency of the way back to its sender: its own where no link goes back."""
     back = {(link.source, link.target): link.latency_ps for link in topology.links}
     return [max(1, back.get((link.target, link.source), link.latency_ps)) for link in topology.links]
-
-
-def _load(folder: str, name: str) -> Callable[..., object]:
-    module_name, colon, function = name.partition(":")
-    if not colon:
-        module_name, function = f"emu.{folder}.{name}", "build"
-    try:
-        found = getattr(importlib.import_module(module_name), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{folder} {name!r} is not known: {error}") from None
-    return cast("Callable[..., object]", found)

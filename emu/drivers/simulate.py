@@ -2,14 +2,14 @@
 
 Law: one engine holds the whole fabric; the calendar is advanced only while no
 rank's user code runs, so the clock jumps from event to event and never past a
-call that is still to come.
+call that is still to come.  A watch looks at wall time, to end what does not end by itself.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from emu.drivers.engine import FOREVER_PS, Engine, ImpairmentTable
 from emu.drivers.explain import explain, unreceived
@@ -18,6 +18,8 @@ from emu.drivers.runtime import Runtime
 from emu.errors import ConfigError, EmuError
 from emu.rank import Rank
 from emu.topologies.graph import Topology
+
+DEFAULT_TIMEOUT_S: Final = 30.0
 
 
 class Simulation:
@@ -31,13 +33,18 @@ class Simulation:
         impairments: ImpairmentTable,
         payload: bool,
         choose_algorithm: Callable[[str, int, tuple[int, ...], int], str],
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
+        """``timeout_s``: of wall time in which events are handled and nothing comes of it."""
         self.topology = topology
         self.engine: Engine = (
             Engine(topology, seed=seed, impairments=impairments)
             if topology.switching is None
             else PacketEngine(topology, seed=seed, impairments=impairments, payload=payload)
         )
+        self._timeout_s = timeout_s
+        self._seen: int | None = None
+        self._is_due = False
         self._ready = threading.Semaphore(0)
         self.runtime = Runtime(
             self.engine,
@@ -48,10 +55,19 @@ class Simulation:
         )
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], ranks: list[Rank]) -> dict[int, Any]:
-        """Run ``function(rank, *args)`` on every rank to its end.
+        """Run ``function(rank, *args)`` on every rank to its end, and then what is still under way, which nobody waits for.
 
+        So the fabric is at rest at ``engine.now_ps``, before which the next run must not start.
         Raises what went wrong, after all have stopped; of several failures at one time that of the lowest rank.
         """
+        over = threading.Event()
+        threading.Thread(target=self._watch, args=(over, self._timeout_s), name="emu-watch", daemon=True).start()
+        try:
+            return self._run(function, args, ranks)
+        finally:
+            over.set()
+
+    def _run(self, function: Callable[..., Any], args: tuple[Any, ...], ranks: list[Rank]) -> dict[int, Any]:
         runtime = self.runtime
         runtime.admit(ranks)
         runtime.launch(function, args)
@@ -61,21 +77,41 @@ class Simulation:
                 if error is not None:
                     runtime.fail(error)
                 else:
-                    self.engine.run(FOREVER_PS)
+                    self._advance()
         except BaseException as error:
             runtime.fail(error)
             raise
         failure = runtime.failed
         if failure is None:
-            self.engine.run(FOREVER_PS)  # what is still under way, which nobody waits for
+            while self.engine.next_wakeup() is not None and self._trouble(over=True) is None:
+                self._advance()  # what is still under way, which nobody waits for
             failure = self._trouble(over=True) or unreceived(runtime.leftovers())
         if failure is not None:
             raise failure
         return runtime.results()
 
+    def _advance(self) -> None:
+        """Handle events until user code may go on, nothing is left, or the watch looks; raises when that sees no progress."""
+        self.engine.run(FOREVER_PS)
+        if not self._is_due:
+            return
+        self._is_due = False
+        progress = self.engine.progress()
+        if progress == self._seen:
+            error = explain(self.runtime.states(), timeout_s=self._timeout_s)
+            raise type(error)(f"{error}{self.engine.held_back()}")
+        self._seen = progress
+
+    def _watch(self, over: threading.Event, timeout_s: float) -> None:
+        """A thread: has the loop look at its progress once in ``timeout_s``."""
+        while not over.wait(timeout_s):
+            self._is_due = True
+            self.engine.interrupted = True
+
     def _all_returned(self) -> bool:
         """Wait until no user code runs; whether all of it has returned."""
         while self.runtime.n_running:
+            self._seen = None
             self._ready.acquire()
             self.runtime.take_inbox()
         return self.runtime.finished_all()

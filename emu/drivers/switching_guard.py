@@ -6,14 +6,17 @@ has the headroom for what an impairment delays.  So nothing hangs, and nothing l
 
 from __future__ import annotations
 
+from typing import cast
+
 from emu.balancing.base import Place
-from emu.congestion.base import Line
+from emu.congestion.base import Line, ReceiverControl, SenderControl
 from emu.drivers.engine import ImpairmentTable
 from emu.errors import ConfigError
+from emu.topologies.extensions import extension
+from emu.topologies.folder import file_of
 from emu.topologies.graph import Topology
 from emu.topologies.headroom import access_rate_bps, headroom_bytes, longest_round_trip_ps
 from emu.topologies.switching import Discipline, Recovery, Switching
-from emu.topologies.switching_checks import extension
 
 
 def check_run(topology: Topology, impairments: ImpairmentTable) -> None:
@@ -35,10 +38,15 @@ def _check_parameters(topology: Topology, switching: Switching) -> None:
         mtu_bytes=topology.links[0].mtu_bytes if topology.links else switching.quantum_bytes,
     )
     for traffic_class in switching.classes:
-        build = extension("congestion", "congestion_control", traffic_class.control)
-        build(line, dict(traffic_class.control_parameters))
+        control = extension("congestion", "congestion_control", traffic_class.control)
+        found = control.build(line, dict(traffic_class.control_parameters))
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise ConfigError(f"{control.written}: {file_of(control.module)} built {found!r}; return (sender, receiver)")
+        sender, receiver = cast("tuple[SenderControl, ReceiverControl]", found)
+        if sender.asks != (receiver.admits is not None):
+            raise ConfigError(f"{control.written}: a sender that asks needs a receiver that admits, and the other way round")
     place = Place(topology=topology, node=topology.ranks[0], seed=0)
-    extension("balancing", "balancing", switching.balancing)(place, dict(switching.balancing_parameters))
+    extension("balancing", "balancing", switching.balancing).build(place, dict(switching.balancing_parameters))
 
 
 def _check_losses(topology: Topology, switching: Switching, impairments: ImpairmentTable) -> None:

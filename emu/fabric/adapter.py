@@ -10,10 +10,11 @@ Law: a chunk is delivered once, when all its bytes are here and drained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from emu.congestion.base import ReceiverControl, SenderControl
+from emu.errors import ConfigError
 from emu.fabric.admission import Admission, QueuePairKey
 from emu.fabric.counters import AdapterStatistics
 from emu.fabric.frame import Frame
@@ -64,8 +65,7 @@ class Adapter:
         self,
         *,
         rank: int,
-        name: str,
-        n_ranks: int,
+        names: Sequence[str],
         switching: Switching,
         switch: Switch,
         ingress: dict[int, Link],
@@ -74,9 +74,10 @@ class Adapter:
         payload: bool,
         pause_storm: tuple[int, int] | None = None,
     ) -> None:
+        """``names``: of all ranks' nodes."""
         self.rank = rank
-        self.name = name
-        self.n_ranks = n_ranks
+        self.name = names[rank]
+        self._names = names
         self.switching = switching
         self.switch = switch
         self.plane = plane
@@ -100,7 +101,7 @@ class Adapter:
         limits = [plane.control(c, rank, rank)[1].admits for c in switching.classes]
         self._admissions = [None if limit is None else Admission(limit) for limit in limits]
         self.n_cnp_sent = self.n_cnp_received = self.n_marked = self.n_nacks = 0
-        self.n_trimmed = self.n_discarded = self.n_pauses = self.peak_receive_bytes = 0
+        self.n_trimmed = self.n_discarded = self.n_pauses = self.peak_receive_bytes = self.n_accepted = 0
         self._xoff_bytes = max(0, switching.receive_buffer_bytes - switching.headroom_bytes)
         self._xon_bytes = max(0, self._xoff_bytes - switching.xon_offset_bytes)
         self._is_stuck = False
@@ -121,13 +122,14 @@ class Adapter:
         pair = self.senders.get(key)
         if pair is None:
             traffic_class = self.switching.classes[class_index]
-            control, _ = self.plane.control(traffic_class, self.rank, peer)
+            control, receiver = self.plane.control(traffic_class, self.rank, peer)
             pair = self.senders[key] = SendQueuePair(
                 peer=peer,
                 index=key[2],
                 queue=class_index,
-                entropy=((self.rank * self.n_ranks + peer) * MOST_QUEUE_PAIRS + key[2]) * 8 + class_index,
+                entropy=((self.rank * len(self._names) + peer) * MOST_QUEUE_PAIRS + key[2]) * 8 + class_index,
                 control=control,
+                is_acknowledged=receiver.acknowledges,
                 recovery=traffic_class.recovery,
                 quantum_bytes=self.switching.quantum_bytes,
             )
@@ -148,6 +150,9 @@ class Adapter:
     def _line_up(self, pair: SendQueuePair, packet: Packet, now_ps: int) -> None:
         ready_ps = pair.control.ready_ps(now_ps, pair.outstanding_bytes, packet.payload_bytes)
         if ready_ps >= FOREVER_PS:
+            if why := pair.hears_nothing():
+                control = self.switching.classes[pair.queue].control
+                raise ConfigError(f"congestion control {control} of {self.name}->{self._names[pair.peer]} says never {why}")
             return
         port = self.switch.egress(packet, now_ps)
         self.sources[port.index].add(pair, packet.queue, ready_ps, now_ps)
@@ -216,7 +221,8 @@ class Adapter:
                 n_bytes = pair.acknowledged(notice.value, notice.selective, notice.n_bytes)
                 if n_bytes:
                     pair.deadline_ps = now_ps + self.switching.classes[class_index].timeout_ps
-                control.acknowledged(now_ps, notice.n_bytes, now_ps - notice.echo_ps, notice.marked)
+                if pair.is_acknowledged:
+                    control.acknowledged(now_ps, notice.n_bytes, now_ps - notice.echo_ps, notice.marked)
             case NoticeKind.NACK:
                 lost = pair.missing(notice.value)
                 if lost:
@@ -391,6 +397,7 @@ class Adapter:
         found = self._assembling.get(key)
         if found is None:
             found = self._assembling[key] = Reassembly(frame, payload=self._payload or frame.payload is not None), frame
+        self.n_accepted += 1
         if not found[0].put(packet):
             return
         del self._assembling[key]
@@ -405,6 +412,15 @@ class Adapter:
     def owed_credits(self, link: int, queue: int) -> int:
         """Bytes that are free but not yet granted to the sender of ``link``."""
         return self._owed.get((link, queue), 0)
+
+    def held_back(self, now_ps: int) -> list[str]:
+        """The controls that keep a packet back now, by name and way."""
+        return [
+            f"{self.switching.classes[pair.queue].control} of {self.name}->{self._names[pair.peer]}"
+            for pair in self.senders.values()
+            if pair.pending is not None
+            and pair.control.ready_ps(now_ps, pair.outstanding_bytes, pair.pending[1].n_bytes) > now_ps
+        ]
 
     @property
     def is_at_rest(self) -> bool:

@@ -7,15 +7,16 @@ Law: a pure function of (node, target, time).  What it offers lies on a shortest
 down; where that has no way the links of the whole graph are offered, and packets wait for the link.  While what is known
 stays, every step leads nearer, so that nothing goes round for ever.
 
-With another router than shortest path, its own links are kept where one of its ways is whole; that loops nowhere as long as
-its ways are the shortest.  Not modelled: nodes that learn it one after the other; deadlocks that detours bring to a
-grid whose order of dimensions was free of them.
+With another router than shortest path, its own links are kept where one of its ways is whole; what is offered is then followed
+to the target before it is used, and a router whose ways disagree from hop to hop is refused.  Not modelled: nodes that learn it
+one after the other; deadlocks that detours bring to a grid whose order of dimensions was free of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from emu.errors import ConfigError
 from emu.fabric.capacity import Capacity
 from emu.impairments.base import BaseImpairment
 from emu.keyed import mix
@@ -56,14 +57,45 @@ class NextLinks:
         self._since_ps, self._until_ps = (0, reroute_ps) if self._capacities else (0, FOREVER_PS)
 
     def of(self, node: int, target_rank: int, now_ps: int) -> tuple[int, ...]:
-        """Links of ``node`` towards the rank, in order of index; at least one."""
+        """Links of ``node`` towards the rank, in order of index; at least one.
+
+        Raises ConfigError where they may lead round in a circle.
+        """
         if not self._since_ps <= now_ps < self._until_ps:
             self._learn(now_ps)
         key = node, target_rank
         found = self._table.links.get(key)
         if found is None:
-            found = self._table.links[key] = self._find(node, self.topology.ranks[target_rank])
+            if isinstance(self.topology.router, ShortestPath):
+                self._table.links[key] = self._find(node, self.topology.ranks[target_rank])
+            else:
+                self._follow(node, target_rank)
+            found = self._table.links[key]
         return found
+
+    def _follow(self, node: int, target_rank: int) -> None:
+        """Keep what every node on the ways from ``node`` to the rank offers.  Raises ConfigError for a circle."""
+        topology, known = self.topology, self._table.links
+        target = topology.ranks[target_rank]
+        found = {node: self._find(node, target)}
+        way = {node: iter(found[node])}
+        while way:
+            here = next(reversed(way))
+            link = next(way[here], None)
+            if link is None:
+                del way[here]
+                known[here, target_rank] = found[here]
+                continue
+            there = topology.links[link].target
+            if there in way:
+                circle = " -> ".join(topology.nodes[place].name for place in [*list(way)[list(way).index(there) :], there])
+                raise ConfigError(
+                    f"the router of {topology.name} sends packets for {topology.nodes[target].name} round in a circle, {circle}:"
+                    " where switching decides hop by hop, the rest of a way must be a way of each node on it"
+                )
+            if there != target and (there, target_rank) not in known:
+                found[there] = self._find(there, target)
+                way[there] = iter(found[there])
 
     def down(self, now_ps: int) -> frozenset[int]:
         """Links that are known to be down."""

@@ -39,18 +39,29 @@ class SendQueuePair:
 
     __slots__ = (
         "_acknowledged", "_offset", "_quantum", "_resend", "_sent", "_unsent", "chunks", "control", "deadline_ps", "entropy",
-        "granted_chunks", "index", "n_chunks", "next_sequence", "outstanding_bytes", "peer", "pending", "queue", "recovery",
-        "resent_bytes", "resent_packets", "started_chunks", "ticket", "timeouts", "timer_set", "unacked",
+        "granted_chunks", "index", "is_acknowledged", "n_chunks", "next_sequence", "outstanding_bytes", "peer", "pending",
+        "queue", "recovery", "resent_bytes", "resent_packets", "started_chunks", "ticket", "timeouts", "timer_set", "unacked",
     )  # fmt: skip
 
     def __init__(
-        self, *, peer: int, index: int, queue: int, entropy: int, control: SenderControl, recovery: Recovery, quantum_bytes: int
+        self,
+        *,
+        peer: int,
+        index: int,
+        queue: int,
+        entropy: int,
+        control: SenderControl,
+        is_acknowledged: bool,
+        recovery: Recovery,
+        quantum_bytes: int,
     ) -> None:
+        """``is_acknowledged``: whether the receiver's half of the control answers every packet."""
         self.peer = peer
         self.index = index
         self.queue = queue
         self.entropy = entropy
         self.control = control
+        self.is_acknowledged = is_acknowledged
         self.recovery = recovery
         self._quantum = quantum_bytes
         self.chunks: deque[Frame] = deque()
@@ -77,6 +88,12 @@ class SendQueuePair:
     def keeps(self) -> bool:
         """Whether what is sent is kept until it is acknowledged."""
         return self.recovery is not Recovery.NONE
+
+    def hears_nothing(self) -> str:
+        """Why no answer can wake a control that waits for one; empty where one can."""
+        if not self.is_acknowledged:
+            return "but its receiver does not acknowledge packets; return a time, or True from ReceiverControl.acknowledges"
+        return "" if self.outstanding_bytes else "with 0 B outstanding, so that no answer can wake it; return a time then"
 
     def submit(self, frame: Frame) -> None:
         """A chunk to send, after those before it."""

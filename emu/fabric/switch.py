@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from emu.balancing.base import Policy
+from emu.errors import ConfigError
 from emu.fabric.buffer import SharedBuffer
 from emu.fabric.counters import PortCounters
 from emu.fabric.packet import Notice, NoticeKind, Packet
@@ -52,6 +53,7 @@ class Switch:
         self,
         *,
         node: int,
+        name: str,
         switching: Switching,
         ports: dict[int, Port],
         ingress: dict[int, Link],
@@ -61,6 +63,7 @@ class Switch:
     ) -> None:
         """``ports``: by link that leaves the node; ``ingress``: links that enter it."""
         self.node = node
+        self.name = name
         self.switching = switching
         self.ports = ports
         self.policy = policy
@@ -68,6 +71,7 @@ class Switch:
         self.seed = seed
         self.buffer = SharedBuffer(switching, list(ingress))
         self._n_classes = len(switching.classes)
+        self._n_lanes = switching.n_lanes
         self._ingress = ingress
         self._classes = [switching.classes[queue % len(switching.classes)] for queue in range(switching.n_queues)]
         self._owed_credits = {
@@ -103,8 +107,17 @@ class Switch:
             view=self,
             now_ps=now_ps,
         )
+        if link not in self.ports or not 0 <= lane < self._n_lanes:
+            raise ConfigError(self._no_port(link, lane))
         packet.queue = lane * n_classes + number
         return self.ports[link]
+
+    def _no_port(self, link: int, lane: int) -> str:
+        """That the policy chose what is not there."""
+        place = f"balancing {self.switching.balancing!r} at {self.name}"
+        if link not in self.ports:
+            return f"{place} chose link {link!r}, which does not leave it; choose one of {', '.join(map(str, self.ports))}"
+        return f"{place} chose lane {lane!r}; use 0 to {self.switching.n_lanes - 1}, or set more lanes"
 
     def receive(self, packet: Packet, link: int, now_ps: int) -> None:
         """The head of a packet is here, by ``link``."""

@@ -8,7 +8,10 @@ the chunk size nor the driver changes them.
 Several on one link compose: delays add, capacity factors multiply, a packet is
 lost if any of them loses it.
 
-To add one, drop a file here: its name is the kind, ``Impairment`` its class.
+To add one, drop a file here: its name is the kind, ``Impairment`` its class.  Or write a class anywhere that can be
+imported, and say ``--impair 'LINKS=my_lab.wires:Slow,key=value'``; ``my_lab.wires`` alone stands for ``my_lab.wires:Impairment``.
+Its docstring shows an example of its keys first (``added=1ms``) and speaks of all of them.  Times are int ps, factors
+Fraction or int.  ``tests/unit/test_conformance.py`` finds the file and checks what is said here, milliseconds on too.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ class BaseImpairment(BaseModel):
 
     @property
     def most_delay_ps(self) -> int | None:
-        """What :meth:`delay_ps` never exceeds; None where there is no bound.  Only where ``changes_delay``."""
+        """What :meth:`delay_ps` never exceeds; None where there is no bound."""
         return None if self.changes_delay else 0
 
     def loses_packet(self, seed: int, key: FrameKey, packet: int, attempt: int) -> bool:

@@ -2,56 +2,62 @@
 
 LINKS is a link's name (``a3->s0``), a glob pattern (``*``, ``a*->s0``), or either with the
 number of one striped plane (``a3->s0#2``).  A link whose own name ends in ``#2`` wins over
-the plane.  KIND is a file of this folder, or the dotted name of a module of your own that
-defines ``Impairment``.
+the plane.  KIND is a file of this folder (``jitter``), or a class of your own, ``module:Class``; a module's name alone
+stands for its class ``Impairment``.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
-import pkgutil
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from types import ModuleType
 
 import emu.impairments
 from emu.errors import ConfigError
 from emu.impairments.base import BaseImpairment
 from emu.parameters import did_you_mean, validate
+from emu.topologies.folder import file_of, load_module, read_folder
 from emu.topologies.graph import Topology
 
 PlacedImpairment = tuple[BaseImpairment, int | None]
 """An impairment and the plane it is on; None is the whole link."""
 
 
-def _load(module_name: str) -> type[BaseImpairment] | None:
-    found: object = getattr(importlib.import_module(module_name), "Impairment", None)
-    return found if isinstance(found, type) and issubclass(found, BaseImpairment) else None
-
-
 def kinds() -> tuple[str, ...]:
     """Every kind in this folder, in alphabetical order."""
-    names = sorted(module.name for module in pkgutil.iter_modules(emu.impairments.__path__))
-    return tuple(name for name in names if _load(f"{emu.impairments.__name__}.{name}") is not None)
+    return tuple(name for name, module in read_folder(emu.impairments).modules.items() if _class_of(module, "Impairment"))
 
 
 def impairment_class(kind: str) -> type[BaseImpairment]:
-    """The class behind a kind (``"jitter"``) or a dotted module name.  Raises ConfigError."""
-    if kind in kinds():
-        module_name = f"{emu.impairments.__name__}.{kind}"
-    elif "." in kind:
-        module_name = kind
-    else:
+    """The class behind a kind (``"jitter"``), ``"module:Class"`` or a module's name.  Raises ConfigError."""
+    modules, faults = read_folder(emu.impairments)
+    module_name, _, name = kind.partition(":")
+    if kind in faults:
+        raise ConfigError(f"impairment {kind!r}: {faults[kind]}")
+    if kind in modules:
+        module = modules[kind]
+    elif kind == module_name and "." not in kind and find_spec(kind) is None:
         near = did_you_mean(kind, kinds())
-        raise ConfigError(f"{kind!r} is not a kind of impairment{near}; use one of {', '.join(kinds())}")
-    try:
-        found = _load(module_name)
-    except ImportError as error:
-        raise ConfigError(f"impairment {kind!r} cannot be imported ({error}); check the module's name") from None
+        raise ConfigError(
+            f"{kind!r} is not a kind of impairment{near}; use one of {', '.join(kinds())}, or module:Class for one of your own"
+        )
+    else:
+        module = load_module(module_name, f"impairment {kind!r}")
+    found = _class_of(module, name or "Impairment")
     if found is None:
-        raise ConfigError(f"module {kind!r} has no class Impairment(BaseImpairment); define it there")
+        raise ConfigError(
+            f"impairment {kind!r}: {file_of(module)} has no class {name or 'Impairment'}(BaseImpairment);"
+            " define it there, or write module:Class"
+        )
     return found
+
+
+def _class_of(module: ModuleType, name: str) -> type[BaseImpairment] | None:
+    found: object = getattr(module, name, None)
+    return found if isinstance(found, type) and issubclass(found, BaseImpairment) else None
 
 
 def parse_impairment(text: str) -> tuple[str, BaseImpairment]:

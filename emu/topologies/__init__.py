@@ -2,10 +2,10 @@
 
 To add one, drop a file here (or anywhere importable, and name it ``my_lab.torus:build``).  It holds
 
-* ``class Parameters``: a pydantic model of what ``--set`` may say, with defaults that build;
-  :class:`emu.topologies.cabling.LinkParameters` brings what all links share;
-* ``def build(parameters: Parameters) -> Topology``.
+* ``class Parameters``, a pydantic model of what ``--set`` may say, with defaults that build and a docstring under each field.
+  It inherits :class:`emu.topologies.cabling.LinkParameters`, which brings what all links share;
+* ``def build(parameters: Parameters) -> Topology``.  Its name is the file's, and rank 0, 1, ... are the nodes a0, a1, ...
 
-The first line of its docstring is what ``emu fabrics`` prints.  ``tests/unit/test_topologies.py``
-runs its conformance tests over every such file in this folder.
+The first line of the file's docstring is what ``emu fabrics`` prints.  ``tests/unit/test_conformance.py`` finds the file;
+``tests/unit/test_topologies.py`` says what every topology shares.
 """

@@ -6,8 +6,6 @@ pydantic class ``Parameters`` and a function ``build``.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -18,6 +16,7 @@ from pydantic import BaseModel
 import emu.topologies
 from emu.errors import ConfigError
 from emu.parameters import did_you_mean
+from emu.topologies.folder import file_of, first_line, load_module, read_folder
 from emu.topologies.graph import Topology
 
 
@@ -33,43 +32,50 @@ class Generic:
 
 def generic_topologies() -> dict[str, Generic]:
     """All topologies in the folder, by name."""
-    found = {}
-    for module in pkgutil.iter_modules(emu.topologies.__path__):
-        generic = _read(importlib.import_module(f"emu.topologies.{module.name}"), module.name, "build")
-        if generic is not None:
-            found[module.name] = generic
-    return found
+    modules = read_folder(emu.topologies).modules
+    return {name: _read(module, name, "build") for name, module in modules.items() if not _lacks(module, "build")}
 
 
 def resolve(name: str, *, where: str) -> Generic:
     """The topology called ``name``.  ``where`` is who asks.  Raises ConfigError."""
     module_name, colon, function = name.partition(":")
     if colon:
-        try:
-            generic = _read(importlib.import_module(module_name), name, function)
-        except (ImportError, ValueError) as error:
-            raise ConfigError(f"{where}: topology {name!r} cannot be imported: {error}") from None
-        if generic is None:
-            raise ConfigError(f"{where}: {module_name} must hold a pydantic class Parameters and a function {function}")
-        return generic
-    if name in {module.name for module in pkgutil.iter_modules(emu.topologies.__path__)}:
-        generic = _read(importlib.import_module(f"emu.topologies.{name}"), name, "build")
-        if generic is not None:
-            return generic
+        return _complete(load_module(module_name, f"{where}: topology {name!r}"), name, function, where)
+    modules, faults = read_folder(emu.topologies)
+    if name in faults:
+        raise ConfigError(f"{where}: {faults[name]}")
+    if name in modules:
+        return _complete(modules[name], name, "build", where)
     names = sorted(generic_topologies())
     raise ConfigError(f"{where}: unknown topology {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}")
 
 
-def _read(module: ModuleType, name: str, function: str) -> Generic | None:
+def in_folder(name: str) -> bool:
+    """Whether the folder holds a file of this name, whatever it holds."""
+    modules, faults = read_folder(emu.topologies)
+    return name in modules or name in faults
+
+
+def _complete(module: ModuleType, name: str, function: str, where: str) -> Generic:
+    lacks = _lacks(module, function)
+    if lacks:
+        raise ConfigError(f"{where}: {file_of(module)} is no topology: it has no {lacks}; define it there")
+    return _read(module, name, function)
+
+
+def _lacks(module: ModuleType, function: str) -> str:
+    """What the module must have to be a topology and has not."""
     parameters: object = getattr(module, "Parameters", None)
+    if not (isinstance(parameters, type) and issubclass(parameters, BaseModel)):
+        return "pydantic class Parameters"
     build: object = getattr(module, function, None)
-    if not (isinstance(parameters, type) and issubclass(parameters, BaseModel) and callable(build)):
-        return None
-    first_line = (module.__doc__ or "").strip().split("\n", 1)[0].rstrip(".")
-    description = first_line.removeprefix(f"{name}: ")
+    return "" if callable(build) and not isinstance(build, type) else f"function {function!r}"
+
+
+def _read(module: ModuleType, name: str, function: str) -> Generic:
     return Generic(
         name=name,
-        description=description,
-        parameters=parameters,
-        build=cast("Callable[[BaseModel], Topology]", build),
+        description=first_line(module.__doc__, name),
+        parameters=cast("type[BaseModel]", module.Parameters),
+        build=cast("Callable[[BaseModel], Topology]", getattr(module, function)),
     )

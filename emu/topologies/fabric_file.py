@@ -57,7 +57,7 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from emu.errors import ConfigError
+from emu.errors import ConfigError, fault
 from emu.parameters import (
     Planes,
     PositiveBytes,
@@ -70,7 +70,7 @@ from emu.parameters import (
     validate,
 )
 from emu.topologies.cabling import split_rate
-from emu.topologies.catalogue import Generic, generic_topologies, resolve
+from emu.topologies.catalogue import Generic, generic_topologies, in_folder, resolve
 from emu.topologies.checks import check
 from emu.topologies.describe import Description, LinkClass, describe
 from emu.topologies.graph import Link, Node, NodeKind, Topology
@@ -193,14 +193,13 @@ def load(name_or_path: str, settings: Mapping[str, str] = _NOTHING) -> Fabric:
     presets = _presets()
     if name_or_path in presets:
         return _load_file(presets[name_or_path], name_or_path, name_or_path, settings)
-    generic = generic_topologies()
-    if ":" in name_or_path or name_or_path in generic:
+    if ":" in name_or_path or in_folder(name_or_path):
         found = resolve(name_or_path, where=name_or_path)
         own, switching = _split(settings, found.parameters)
         topology = _build(found, {}, own, where=name_or_path)
         check(topology, where=name_or_path)
         return Fabric(topology=_switched(topology, {}, (), switching, where=name_or_path))
-    names = [*presets, *generic]
+    names = [*presets, *generic_topologies()]
     hint = did_you_mean(name_or_path, names)
     raise ConfigError(f"unknown fabric {name_or_path!r}{hint}; there are {', '.join(names)}, or give a .toml file")
 
@@ -313,11 +312,16 @@ def _build(generic: Generic, table: Mapping[str, object], settings: Mapping[str,
     where_by_key = dict.fromkeys(settings, "--set")
     parameters = validate(generic.parameters, values | dict(settings), where=where, where_by_key=where_by_key)
     try:
-        return generic.build(parameters)
+        topology: object = generic.build(parameters)
     except ValidationError as error:
         raise config_error(error, generic.parameters, where=where, where_by_key=where_by_key) from None
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+    except Exception as error:
+        raise ConfigError(f"{where}: build of {generic.name} failed with {fault(error)}") from error
+    if not isinstance(topology, Topology):
+        raise ConfigError(f"{where}: build of {generic.name} returned {type(topology).__name__}; it must return a Topology")
+    return topology
 
 
 def _listed(file: _File, where: str) -> Topology:

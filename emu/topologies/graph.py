@@ -64,6 +64,10 @@ class Router(Protocol):
     """How a flow crosses the graph.  Pure, picklable.
 
     ``spread``: the chunks of one connection are dealt over this many flows (1: all take one route).
+
+    Where a fabric has a ``switching``, every node on the way chooses the next link among the first ones of the routes from there
+    (flows 0 to ``spread`` - 1), so the routes must agree: whatever is chosen, every node is passed once.  It holds where what
+    is left of a route, at each node on it, is a shortest way, or a route of that node.  Other routers are refused.
     """
 
     @property

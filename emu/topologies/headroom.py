@@ -150,8 +150,8 @@ def access_rate_bps(topology: Topology) -> int:
     return min(leaving or [link.rate_bps for link in topology.links])
 
 
-def dcqcn_marking(rate_bps: int, *, mtu_bytes: int) -> Marking:
-    """Kmin, Kmax and Pmax of the table; at other rates those of the nearest one, the sizes in proportion to the rate.
+def dcqcn_marking(*, rate_bps: int, delay_bytes: int, mtu_bytes: int) -> Marking:
+    """Kmin, Kmax and Pmax of the table by ``rate_bps``; at other rates those of the nearest one, the sizes in proportion to it.
 
     At least one and four MTU, as queues of less are no congestion.
     """
@@ -161,8 +161,11 @@ def dcqcn_marking(rate_bps: int, *, mtu_bytes: int) -> Marking:
     return Marking(kmin_bytes=max(kmin, mtu_bytes), kmax_bytes=max(kmax, 4 * mtu_bytes), pmax=pmax)
 
 
-def nscc_marking(delay_bytes: int, *, mtu_bytes: int) -> Marking:
-    """Between 25 % and 75 % of a bandwidth-delay product, always above: htsim's setting for UEC's NSCC.  At least as above."""
+def nscc_marking(*, rate_bps: int, delay_bytes: int, mtu_bytes: int) -> Marking:
+    """Between 25 % and 75 % of a bandwidth-delay product (``delay_bytes``), always above: htsim's setting for UEC's NSCC.
+
+    At least as above.
+    """
     kmin, kmax = max(delay_bytes // 4, mtu_bytes), max(3 * delay_bytes // 4, 4 * mtu_bytes)
     return Marking(kmin_bytes=kmin, kmax_bytes=kmax, pmax=Fraction(1))
 

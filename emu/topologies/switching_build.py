@@ -11,13 +11,13 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
+from emu.errors import ConfigError
 from emu.topologies import headroom as formulas
+from emu.topologies.extensions import extension
+from emu.topologies.folder import file_of
 from emu.topologies.graph import Topology
 from emu.topologies.switching import Discipline, Marking, Recovery, Switching, TrafficClass, Watchdog
 from emu.topologies.switching_file import ClassEntry, FabricEntry, Written
-
-KEEP_FLOWS_TOGETHER: Final = frozenset({"ecmp", "static", "planned", "up_down"})
-"""Balancings under which a flow keeps its way, so that its packets stay in order."""
 
 _LINK_LEVEL: Final = frozenset({"nvlink", "ualink"})
 _STEPS_PER_THRESHOLD: Final = 8
@@ -27,11 +27,14 @@ _LEAST_REORDER_PACKETS: Final = 8
 
 
 def build_switching(written: Written, topology: Topology) -> Switching:
-    """The switching of ``topology``, unchecked."""
+    """The switching of ``topology``, unchecked but for the names in it.  Raises ConfigError."""
     fabric, entries = written.fabric, written.classes
     delay_bytes = formulas.bandwidth_delay_bytes(topology)
-    keeps_together = fabric.balancing in KEEP_FLOWS_TOGETHER
-    classes = tuple(_class(entry, fabric, topology, delay_bytes, keeps_together=keeps_together) for entry in entries)
+    try:
+        keeps_together = keeps_flows_together(fabric.balancing)
+        classes = tuple(_class(entry, fabric, topology, delay_bytes, keeps_together=keeps_together) for entry in entries)
+    except ConfigError as error:
+        raise ConfigError(f"{written.where}: {error}") from None
     quantum = fabric.quantum or formulas.quantum_bytes(topology, _quantum_limits(fabric, classes))
     response_ps = formulas.pause_response_ps(topology.links) if fabric.pause_response is None else fabric.pause_response
     credits = formulas.credit_bytes(topology, quantum_bytes=quantum)
@@ -74,6 +77,11 @@ def _receive_buffer_bytes(headroom_bytes: int, fabric: FabricEntry, delay_bytes:
     return max(2 * headroom_bytes + fabric.xon_offset, delay_bytes) + _RECEIVE_PACKETS * packet_bytes
 
 
+def keeps_flows_together(balancing: str) -> bool:
+    """Whether a flow keeps its way under a balancing, so that its packets stay in order.  Raises ConfigError."""
+    return extension("balancing", "balancing", balancing).flag("KEEPS_FLOWS_TOGETHER")
+
+
 def claimed_bytes(switching: Switching) -> int:
     """What one port claims of the packet memory: reserved and headroom of its queues."""
     per_lane = sum(
@@ -113,13 +121,15 @@ def _recovery(entry: ClassEntry, fabric: FabricEntry, discipline: Discipline, *,
 def _marking(entry: ClassEntry, topology: Topology, delay_bytes: int) -> Marking | None:
     """What is given, over what the congestion control wants."""
     given = (entry.kmin, entry.kmax, entry.pmax)
-    mtu = max(link.mtu_bytes for link in topology.links)
-    if entry.congestion_control == "nscc":
-        usual = formulas.nscc_marking(delay_bytes, mtu_bytes=mtu)
-    elif entry.congestion_control == "dcqcn" or given != (None, None, None):
-        usual = formulas.dcqcn_marking(formulas.access_rate_bps(topology), mtu_bytes=mtu)
-    else:
+    control = extension("congestion", "congestion_control", entry.congestion_control)
+    rule = control.rule("MARKING")
+    if rule is None and given == (None, None, None):
         return None
+    mtu = max(link.mtu_bytes for link in topology.links)
+    rate_bps = formulas.access_rate_bps(topology)
+    usual = (rule or formulas.dcqcn_marking)(rate_bps=rate_bps, delay_bytes=delay_bytes, mtu_bytes=mtu)
+    if not isinstance(usual, Marking):
+        raise ConfigError(f"{control.written}: MARKING of {file_of(control.module)} returned {usual!r}; return a Marking")
     return Marking(
         kmin_bytes=entry.kmin or usual.kmin_bytes, kmax_bytes=entry.kmax or usual.kmax_bytes, pmax=entry.pmax or usual.pmax
     )

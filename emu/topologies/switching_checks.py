@@ -6,18 +6,15 @@ them, and one that may lose packets a way to get them again; else the fabric is 
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections import Counter
-from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from emu.errors import ConfigError
-from emu.parameters import did_you_mean
 from emu.topologies import headroom as formulas
+from emu.topologies.extensions import extension
 from emu.topologies.graph import NodeKind, Topology
 from emu.topologies.switching import Discipline, Recovery, Switching, TrafficClass
-from emu.topologies.switching_build import KEEP_FLOWS_TOGETHER, claimed_bytes
+from emu.topologies.switching_build import claimed_bytes, keeps_flows_together
 from emu.units import format_bytes, format_time
 
 _MOST_QUEUE_PAIRS: Final = 64
@@ -144,43 +141,14 @@ def _check_class(traffic_class: TrafficClass, packet: int, round_trip_ps: int) -
 
 
 def _check_balancing(switching: Switching) -> None:
-    extension("balancing", "balancing", switching.balancing)
+    keeps_together = keeps_flows_together(switching.balancing)
     if not 1 <= switching.n_queue_pairs <= _MOST_QUEUE_PAIRS:
         raise ConfigError(f"queue_pairs = {switching.n_queue_pairs}; use 1 to {_MOST_QUEUE_PAIRS}")
     if switching.n_lanes < 1:
         raise ConfigError(f"lanes = {switching.n_lanes}; use 1 or more")
     selective = any(c.recovery is Recovery.SELECTIVE_REPEAT for c in switching.classes)
-    scatters = switching.balancing not in KEEP_FLOWS_TOGETHER and ":" not in switching.balancing
-    if selective and scatters and switching.reorder_packets < 1:
+    if selective and not keeps_together and switching.reorder_packets < 1:
         raise ConfigError(
-            f"reorder_packets = 0 takes each packet that {switching.balancing} lets be overtaken for lost; use auto, or 1 or more"
+            f"reorder_packets = 0 takes each packet that {switching.balancing} lets be overtaken for lost;"
+            " use auto, or 1 or more (or KEEPS_FLOWS_TOGETHER = True in its file, if flows keep their way)"
         )
-
-
-def extension(folder: str, key: str, name: str) -> Callable[..., object]:
-    """``build`` of the file ``name`` in emu/``folder``, or ``module:function``.  ``key`` is what users write.
-
-    Raises ConfigError with the names that there are.
-    """
-    module_name, colon, function = name.partition(":")
-    if colon:
-        try:
-            found: object = getattr(importlib.import_module(module_name), function, None)
-        except (ImportError, ValueError) as error:
-            raise ConfigError(f"{key} = {name!r} cannot be imported: {error}") from None
-        if not callable(found):
-            raise ConfigError(f"{key} = {name!r}: {module_name} has no function {function!r}")
-        return cast("Callable[..., object]", found)
-    package = importlib.import_module(f"emu.{folder}")
-    modules = [module.name for module in pkgutil.iter_modules(package.__path__)]
-    build = _build_of(folder, name) if name in modules else None
-    if build is None:
-        known = [module for module in modules if _build_of(folder, module) is not None]
-        hint = did_you_mean(name, known)
-        raise ConfigError(f"{key} = {name!r} is not known{hint}; there are {', '.join(known)}, or module:function")
-    return build
-
-
-def _build_of(folder: str, name: str) -> Callable[..., object] | None:
-    found: object = getattr(importlib.import_module(f"emu.{folder}.{name}"), "build", None)
-    return cast("Callable[..., object]", found) if callable(found) else None

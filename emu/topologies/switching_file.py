@@ -1,6 +1,7 @@
 """How users write switching: the ``[switching]`` table and ``[[classes]]`` of a fabric file, presets, and ``--set``.
 
 Law: what is written is merged, then checked as a whole: a preset's keys, over them the file's, over them ``--set``'s.
+Parameters are of the control (or balancing) that they were written for: where another one is named over it, they go with it.
 Keys of a class that stand in ``[switching]`` hold for every class that does not say otherwise; by ``--set``, for all::
 
     [switching]
@@ -172,6 +173,7 @@ class FabricEntry(_Entry):
 
 _FABRIC_KEYS: Final = tuple(FabricEntry.model_fields)
 _CLASS_KEYS: Final = tuple(key for key in ClassEntry.model_fields if key not in DEFAULT_CLASS)
+_PARAMETERS_OF: Final[Mapping[str, str]] = {"congestion_control": "control_parameters", "balancing": "balancing_parameters"}
 SWITCHING_KEYS: Final = (*_CLASS_KEYS, *_FABRIC_KEYS)
 """What ``[switching]`` and ``--set`` take, besides a preset's name."""
 
@@ -254,20 +256,33 @@ def read_switching(
     if named:
         preset = load_switching_preset(str(named), where=place)
         changed = {*written, *own}
+        for name, parameters in _PARAMETERS_OF.items():
+            theirs = {table.get(name) for table in (preset.switching, *preset.classes)}
+            if not {table[name] for table in (written, own) if name in table} <= theirs:
+                changed.add(parameters)
         sources = tuple((key, text) for key, text in preset.sources if key not in changed)
-        written = {**preset.switching, **written}
+        written = _over(preset.switching, written)
         entries = entries or [dict(entry) for entry in preset.classes]
     _check_keys(written, place)
     where_by_key = dict.fromkeys(own, "--set")
-    fabric = validate(FabricEntry, _only(written | own, _FABRIC_KEYS), where=place, where_by_key=where_by_key)
+    fabric = validate(FabricEntry, _only(_over(written, own), _FABRIC_KEYS), where=place, where_by_key=where_by_key)
     shared, forced = _only(written, _CLASS_KEYS), _only(own, _CLASS_KEYS)
     found = [
-        _class(shared | entry | forced, f"{where}: [[classes]] number {number}", where_by_key)
+        _class(_over(_over(shared, entry), forced), f"{where}: [[classes]] number {number}", where_by_key)
         for number, entry in enumerate(entries, 1)
     ]
     if not found:
-        found = [_class({**DEFAULT_CLASS, **shared, **forced}, place if written else "--set", where_by_key)]
+        found = [_class({**DEFAULT_CLASS, **_over(shared, forced)}, place if written else "--set", where_by_key)]
     return Written(fabric=fabric, classes=tuple(found), where=where, sources=sources)
+
+
+def _over(lower: Mapping[str, object], upper: Mapping[str, object]) -> dict[str, object]:
+    """``upper`` over ``lower``, without parameters of what is not used any more."""
+    merged = {**lower, **upper}
+    for name, parameters in _PARAMETERS_OF.items():
+        if parameters not in upper and name in upper and upper[name] != lower.get(name):
+            merged.pop(parameters, None)
+    return merged
 
 
 def _class(values: Mapping[str, object], place: str, where_by_key: Mapping[str, str]) -> ClassEntry:

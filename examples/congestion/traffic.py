@@ -24,10 +24,14 @@ class Flow:
 
 @dataclass(frozen=True)
 class Arrival:
-    """When the pieces of a flow had all come, microseconds after the run began; ``n_wrong`` counts bytes."""
+    """When the pieces of a flow had come, microseconds after the run began; ``n_wrong`` counts bytes.
+
+    ``late_ns``: how long after the last piece was due by the clock the host saw it (emulated; 0 where it is simulated).
+    """
 
     pieces_us: tuple[float, ...]
     n_wrong: int
+    late_ns: int
 
     @property
     def end_us(self) -> float:
@@ -52,8 +56,9 @@ def carry(rank: Any, flows: Sequence[Flow]) -> dict[int, Arrival]:
     arrivals = {}
     for number, pieces in receives.items():
         ends_us = [(work.wait() - begin_ps) / 1e6 for _, work in pieces]
+        late_ns = pieces[-1][1].completed_ns - pieces[-1][1].due_ns
         n_wrong = sum(int((buffer != number % 251 + 1).sum()) for buffer, _ in pieces) if rank.payload else 0
-        arrivals[number] = Arrival(tuple(ends_us), n_wrong)
+        arrivals[number] = Arrival(tuple(ends_us), n_wrong, late_ns)
     return arrivals
 
 

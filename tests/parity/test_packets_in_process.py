@@ -191,6 +191,20 @@ def test_a_packet_that_could_leave_when_user_code_goes_on_waits_for_it(tmp_path:
     assert found.results == expected.results
 
 
+@pytest.mark.parametrize("dilation", [KEEPS_PACE, LATE], ids=["keeps_pace", "late"])
+@pytest.mark.parametrize("switching", ["", "roce-dcqcn", "ultra-ethernet"])
+def test_a_run_starts_where_the_one_before_has_come_to_rest(switching: str, dilation: float, tmp_path: Path) -> None:
+    """Acknowledgements, credits and timers of a run are over before the next one starts, at the same time under both drivers."""
+    topology = load_fabric("star", {"ranks": "4", "rate": "100Gbit/s"} | ({"switching": switching} if switching else {}))
+    first, expected = (simulated(topology, incast_and_ring, n_runs=n_runs) for n_runs in (1, 2))
+    assert min(times[0] for times in expected.results) > max(times[2] for times in first.results)
+    found = emulated_in_process(
+        topology, incast_and_ring, owner=one_actor_per_node(topology), dilation=dilation, page=tmp_path / "page", n_runs=2
+    )
+    assert found.results == expected.results
+    assert found.order_violations == 0
+
+
 def test_narrow_windows_and_links_without_latency_keep_their_times(tmp_path: Path) -> None:
     """Credits of connections, and links of no latency, over which a word takes a picosecond."""
     topology = fabric("star", "go_back_n", window="8192", latency="0us")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from simulated import MIB, MS, blank, on_star, session, star
 
 from emu import Rank, Session
-from emu.collectives.catalogue import algorithms_for
 from emu.errors import EmuError
+from emu.testing import algorithms_over
 
 F32 = np.float32
 N_COUNTED = {
@@ -37,7 +37,7 @@ def test_bytes_are_conserved(data: st.DataObject) -> None:
     collective = data.draw(st.sampled_from(sorted(N_COUNTED)))
     n = data.draw(st.integers(2, 7))
     options = {
-        "algorithm": data.draw(st.sampled_from(algorithms_for(collective))),
+        "algorithm": data.draw(st.sampled_from(algorithms_over(collective, n))),
         "chunk_bytes": data.draw(st.integers(64, 5000)),
         "channels": data.draw(st.integers(1, 3)),
     }
@@ -286,7 +286,7 @@ def in_place_through_a_narrow_window(rank: Rank, algorithm: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "ranks"), [*((name, 6) for name in algorithms_for("all_reduce")), ("full_exchange:build", 2)]
+    ("algorithm", "ranks"), [*((name, 6) for name in algorithms_over("all_reduce", 6)), ("full_exchange:build", 2)]
 )
 def test_in_place_chunks_that_wait_for_credit_keep_their_values(algorithm: str, ranks: int) -> None:
     """The result may be written over the input while older chunks of it still wait for the window of a slow link."""
@@ -321,7 +321,7 @@ def test_auto_is_the_fastest(n_bytes: int) -> None:
     """All ranks choose alike, and no algorithm is more than 10 % faster; latency decides for short calls."""
     choices = on_star(8, chosen, n_bytes, payload=False)
     assert len({name for name, _ in choices}) == 1
-    best = min(max(on_star(8, fixed, n_bytes, name, payload=False)) for name in algorithms_for("all_reduce"))
+    best = min(max(on_star(8, fixed, n_bytes, name, payload=False)) for name in algorithms_over("all_reduce", 8))
     assert max(time for _, time in choices) <= 1.1 * best
 
 

@@ -32,7 +32,7 @@ ALLOWED = {
     "presets": "",
     "impairments": "errors keyed units parameters topologies",
     "fabric.frame": "",  # what travels: the executor makes and reads it, the fabric carries it
-    "collectives": "errors units fabric.frame",
+    "collectives": "errors units fabric.frame topologies",  # topologies: how files of a folder are found
     "congestion": "errors keyed units parameters topologies",
     "balancing": "errors keyed units topologies",
     "fabric": "errors keyed units topologies impairments collectives congestion balancing fabric.frame",

@@ -19,15 +19,17 @@ import emu.balancing
 from emu.balancing.base import Parameters, Place, Policy
 from emu.balancing.up_down import order_of
 from emu.errors import ConfigError
+from emu.keyed import mix
 from emu.topologies import clos, full_mesh, ring, star, torus
+from emu.topologies.extensions import extension
 from emu.topologies.graph import Topology
 from emu.topologies.routers import Adjacency
 from emu.topologies.tiers import Same, tiers
 
 POLICIES = tuple(found.name for found in pkgutil.iter_modules(emu.balancing.__path__) if found.name != "base")
 every_policy = pytest.mark.parametrize("policy", POLICIES)
-KEEPS_FLOWS = ("ecmp", "static", "planned", "up_down")
-"""Policies under which a flow keeps its way."""
+KEEPS_FLOWS = tuple(name for name in POLICIES if extension("balancing", "balancing", name).flag("KEEPS_FLOWS_TOGETHER"))
+"""Policies that say that a flow keeps its way."""
 
 
 def leaf_spine(leaves: int = 2, spines: int = 4, per_leaf: int = 8) -> Topology:
@@ -88,8 +90,10 @@ def choose(
 class Fabric:
     """Policies at every node of a fabric, and packets that walk."""
 
-    def __init__(self, policy: str, topology: Topology, seed: int = 0, **parameters: int | str) -> None:
+    def __init__(self, policy: str, topology: Topology, seed: int = 0, load: int | None = None, **parameters: int | str) -> None:
+        """``load``: key of the bytes that wait everywhere; None for empty queues."""
         self.topology = topology
+        self.load = load
         self.policies = [made(policy, topology, node, seed, **parameters) for node in range(len(topology.nodes))]
         self.graph = Adjacency(topology)
 
@@ -106,14 +110,22 @@ class Fabric:
                 flow=flow,
                 sequence=sequence,
                 lane=lane,
-                view=Depths(),
+                view=self.depths(node, sequence),
                 now_ps=sequence,
             )
             assert self.topology.links[link].source == node, "the link does not leave the node"
+            assert lane >= 0
             way.append(link)
             node = self.topology.links[link].target
             assert len(way) <= len(self.topology.nodes), "the packet goes round"
         return tuple(way)
+
+    def depths(self, node: int, sequence: int) -> Depths:
+        """What waits for the links of a node: up to 64 KiB, and nothing in a quarter of them."""
+        if self.load is None:
+            return Depths()
+        drawn = {link: mix(self.load, link, sequence) for link in self.graph.out[node]}
+        return Depths({link: draw % 65_536 if draw % 4 else 0 for link, draw in drawn.items()})
 
 
 # -- every file of the folder ----------------------------------------------------------------------
@@ -122,12 +134,13 @@ class Fabric:
 @every_policy
 @every_fabric
 def test_packets_get_to_their_target(policy: str, fabric: Topology) -> None:
-    """From every rank to every rank, whatever the fabric, without going round."""
-    walker = Fabric(policy, fabric)
-    for source in range(fabric.n_ranks):
-        for target in range(fabric.n_ranks):
-            if source != target:
-                walker.walk(source, target, flow=source * 64 + target)
+    """From every rank to every rank, whatever the fabric and whatever waits where, without going round."""
+    for load in (None, 1, 2):
+        walker = Fabric(policy, fabric, load=load)
+        for source in range(fabric.n_ranks):
+            for target in range(fabric.n_ranks):
+                if source != target:
+                    walker.walk(source, target, flow=source * 64 + target, sequence=load or 0)
 
 
 @every_policy
@@ -155,8 +168,8 @@ def test_the_same_questions_get_the_same_answers(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", KEEPS_FLOWS)
 def test_a_flow_keeps_its_way(policy: str) -> None:
-    """All packets of a flow take the same links, so that they stay in order."""
-    walker = Fabric(policy, leaf_spine(), seed=5)
+    """All packets of a flow take the same links whatever waits, so that they stay in order, where the file says so."""
+    walker = Fabric(policy, leaf_spine(), seed=5, load=7)
     for flow in range(8):
         assert len({walker.walk(flow, 8 + flow, flow, sequence) for sequence in range(10)}) == 1
 

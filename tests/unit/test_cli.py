@@ -155,11 +155,20 @@ def test_fabrics_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["fabrics"]) == 0
     listing = capsys.readouterr().out
     assert "dgx-h100-8" in listing and "torus" in listing
+    assert all(f"\n  {name} " in listing for name in ("dcqcn", "adaptive", "jitter", "halving_doubling"))
     assert cli.main(["fabrics", "dgx-h100-8"]) == 0
     described = capsys.readouterr().out
     assert "450 GB/s" in described and "sources" in described and "calibration" in described
     assert cli.main(["fabrics", "torus", "--set", "shape=2x2"]) == 0
     assert "ranks              4" in capsys.readouterr().out
+
+
+def test_what_a_session_refuses_has_no_heading(capsys: pytest.CaptureFixture[str]) -> None:
+    """Headroom that the delays of impairments exceed is told in one line, and no table begins."""
+    fabric = ["--fabric", "star", "--set", "ranks=2", "--set", "latency=2us", "--set", "discipline=pause"]
+    assert cli.main(["predict", "gather", *fabric, "--impair", "*=latency,added=1ms", "-b", "1K", "-e", "1K"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.startswith("emu: headroom = ") and printed.err.count("\n") == 1
 
 
 def test_calibration_that_cannot_be_kept_is_no_failure(

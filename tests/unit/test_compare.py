@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,37 @@ def test_over_seeds_there_are_median_p99_and_mean_counters() -> None:
     assert row[4:9] == ["30.00", "50.00", "7.0", "5.0", "11"]
 
 
+def test_a_preset_with_changes_is_a_row_of_its_own() -> None:
+    """Its label is the text given, and its switching has the changes."""
+    names = ("roce-dcqcn", "roce-dcqcn,kmin=100KiB,control_parameters=set=hpcc,g=1/256")
+    seen = []
+
+    class Seen(FakeOpener):
+        def __call__(self, case: Any, options: Any, **how: Any) -> Any:
+            seen.append(case.topology.switching.classes[0])
+            return super().__call__(case, options, **how)
+
+    assert [row[2] for row in compared(names=names, opener=Seen(counters_say=SEEN))] == [*names, *names]
+    assert seen[1].marking.kmin_bytes == 100 << 10 != seen[0].marking.kmin_bytes
+    assert seen[1].control_parameters == (("g", Fraction(1, 256)), ("set", "hpcc"))
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("drop", ()),
+        ("drop, alpha=1/4", (("alpha", "1/4"),)),
+        ("drop,rate=1GB/s,buffer=1MiB", (("rate", "1GB/s"), ("buffer", "1MiB"))),
+        ("drop,balancing_parameters=a=1,b=2,lanes=2", (("balancing_parameters", "a=1,b=2"), ("lanes", "2"))),
+        ("drop,control_parameters=,lanes=2", (("control_parameters", ""), ("lanes", "2"))),
+    ],
+)
+def test_changes_are_settings(text: str, settings: tuple[tuple[str, str], ...]) -> None:
+    """Commas part them; those within parameters do not."""
+    added = with_switching(OPTIONS, text).settings[len(OPTIONS.settings) :]
+    assert added == (("switching", "drop"), *settings)
+
+
 def test_only_out_of_place_is_run() -> None:
     """One loop for each size, in one session for each preset."""
     opener = FakeOpener(counters_say=SEEN)
@@ -118,6 +150,8 @@ def test_the_default_is_five_presets_that_load() -> None:
         (with_switching(OPTIONS, "drop"), NAMES, "contradicts --switching"),
         (replace(OPTIONS, fabrics=("star", "ring")), NAMES, "one fabric"),
         (OPTIONS, ("roce-pcf",), "roce-pcf"),
+        (OPTIONS, ("drop,alpha",), "--switching drop,alpha: 'alpha' must be key=value"),
+        (OPTIONS, ("drop,alhpa=1",), "unknown key 'alhpa'"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_at_once(options: BenchOptions, names: tuple[str, ...], told: str) -> None:

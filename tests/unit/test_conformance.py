@@ -16,6 +16,7 @@ import sys
 import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from importlib import resources
 from typing import Any
 
@@ -23,24 +24,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import emu.collectives
 import emu.congestion
+import emu.impairments
+import emu.topologies
 from emu.collectives.call import ROOTED
 from emu.collectives.catalogue import algorithm_names, cost_for, find_algorithm, schedule_for
 from emu.collectives.verify import verify
 from emu.congestion.base import FOREVER_PS, Line, Parameters, ReceiverControl, SenderControl
+from emu.congestion.none import Uncontrolled
 from emu.errors import ConfigError
 from emu.fabric.frame import Frame
 from emu.fabric.link import LinkMachine
+from emu.fabric.next_links import NextLinks
 from emu.impairments.base import BaseImpairment, FrameKey
 from emu.impairments.spec import impairment_class, kinds, parse_impairment
+from emu.testing import algorithms_over
 from emu.topologies.catalogue import Generic, generic_topologies
 from emu.topologies.checks import check
 from emu.topologies.fabric_file import list_fabrics, load_fabric
+from emu.topologies.folder import read_folder
 from emu.topologies.graph import Link, Topology
 
 GENERIC = generic_topologies()
 PRESETS = tuple(listing.name for listing in list_fabrics() if listing.kind == "preset")
-ALGORITHMS = [(name, collective) for name in algorithm_names() for collective in sorted(find_algorithm(name).collectives)]
+ALGORITHM_NAMES = algorithm_names()
+ALGORITHMS = [(name, collective) for name in ALGORITHM_NAMES for collective in sorted(find_algorithm(name).collectives)]
 US = 10**6
 WIRING = frozenset({"ranks", "shape", "leaves", "spines", "accelerators_per_leaf", "cables_per_pair", "oversubscription"})
 """How many parts there are and how they are joined is one fact: a preset may give one source, ``wiring``, for all of it."""
@@ -55,7 +64,12 @@ def control_module(name: str) -> Any:
 
 
 def assert_routes_join(topology: Topology, sources: tuple[int, ...]) -> None:
-    """Every rank is reached from ``sources`` over links that exist and touch, and no node is passed twice."""
+    """Every rank is reached from ``sources`` over links that exist and touch, and no node is passed twice, hop by hop neither."""
+    next_links = NextLinks(topology, seed=0, impairments={}, reroute_ps=0)
+    for source in sources:
+        for rank, target in enumerate(topology.ranks):
+            if source != target:
+                assert next_links.of(source, rank, 0), "raises ConfigError where ways do not agree"
     for source in sources:
         for target in topology.ranks:
             for flow in range(topology.router.spread):
@@ -134,16 +148,21 @@ def example(kind: str) -> BaseImpairment:
     return parse_impairment(f"*={kind}{settings_shown}")[1]
 
 
-def answers(impairment: BaseImpairment, times_ps: list[int]) -> dict[int, tuple[object, ...]]:
-    key = FrameKey(link=3, flow=7, sequence=1)
+TIMES_PS = [number * 370_000 for number in range(60)] + [number * 131_071_003 for number in range(1, 60)] + [10**12 + 1]
+"""The first microseconds, then milliseconds on, and a second."""
+KEYS = (FrameKey(3, 7, 0), FrameKey(3, 7, 1), FrameKey(3, 8, 40), FrameKey(0, 65, 100_000))
+
+
+def answers(impairment: BaseImpairment, times_ps: list[int]) -> dict[tuple[int, FrameKey], tuple[object, ...]]:
     return {
-        now_ps: (
-            impairment.capacity(1, 3, now_ps),
+        (now_ps, key): (
+            impairment.capacity(1, key.link, now_ps),
             impairment.delay_ps(1, key, now_ps),
             impairment.loses_packet(1, key, now_ps // US, 0),
-            impairment.first_lost(1, key, now_ps // US, now_ps // US + 40, 1),
+            impairment.first_lost(1, key, now_ps // US, now_ps // US + 9, 1),
         )
         for now_ps in times_ps
+        for key in KEYS
     }
 
 
@@ -161,23 +180,59 @@ def test_an_impairment_is_made_from_what_its_docstring_shows(kind: str) -> None:
 def test_an_impairment_answers_alike_in_any_order(kind: str) -> None:
     """No answer depends on what was asked before, and a pickled copy gives the same ones."""
     impairment = example(kind)
-    times_ps = [number * 370_000 for number in range(60)]
-    forward = answers(impairment, times_ps)
-    assert answers(impairment, times_ps[::-1]) == forward
-    assert answers(pickle.loads(pickle.dumps(impairment)), times_ps[::2] + times_ps[1::2]) == forward
+    forward = answers(impairment, TIMES_PS)
+    assert answers(impairment, TIMES_PS[::-1]) == forward
+    copy = pickle.loads(pickle.dumps(impairment))
+    assert copy == impairment
+    assert answers(copy, TIMES_PS[::2] + TIMES_PS[1::2]) == forward
 
 
 @every_impairment
-def test_an_impairment_stays_in_its_bounds(kind: str) -> None:
-    """A capacity is a share that holds until later than now; a delay only adds; what loses waits before it sends again."""
+def test_an_impairment_announces_what_it_overrides(kind: str) -> None:
+    """A link asks only for what is announced, so that nothing that is written goes unasked, or is asked for in vain."""
+    impairment, cls = example(kind), impairment_class(kind)
+    assert impairment.changes_capacity == (cls.capacity is not BaseImpairment.capacity)
+    assert impairment.changes_delay == (cls.delay_ps is not BaseImpairment.delay_ps)
+    assert impairment.loses == (cls.loses_packet is not BaseImpairment.loses_packet)
+
+
+@every_impairment
+def test_a_capacity_is_an_exact_share_until_later(kind: str) -> None:
+    """At any time, and wherever it says that it changes, it is an int or Fraction from 0 to 1 that holds until later than now."""
     impairment = example(kind)
-    for number in range(60):
-        now_ps = number * 370_000
-        factor, until_ps = impairment.capacity(1, 3, now_ps)
-        assert 0 <= factor <= 1
-        assert until_ps is None or until_ps > now_ps
-        assert impairment.delay_ps(1, FrameKey(3, 7, number), now_ps) >= 0
-    assert impairment.timeout_ps > 0 or not impairment.loses
+    changes = []
+    now_ps: int | None = 0
+    while now_ps is not None and len(changes) < 60:
+        changes += [now_ps, max(0, now_ps - 1)]
+        now_ps = impairment.capacity(1, 3, now_ps).until_ps
+    for now_ps in TIMES_PS + changes:
+        for link in (0, 3):
+            factor, until_ps = impairment.capacity(1, link, now_ps)
+            assert type(factor) in (int, Fraction) and 0 <= factor <= 1
+            assert until_ps is None or (type(until_ps) is int and until_ps > now_ps)
+
+
+@every_impairment
+def test_a_delay_is_whole_and_within_its_bound(kind: str) -> None:
+    """It only adds picoseconds, and never more than ``most_delay_ps`` where there is a bound."""
+    impairment = example(kind)
+    most_ps = impairment.most_delay_ps
+    assert most_ps is None or type(most_ps) is int
+    for now_ps in TIMES_PS:
+        for key in KEYS:
+            delay_ps = impairment.delay_ps(1, key, now_ps)
+            assert type(delay_ps) is int and delay_ps >= 0 and (most_ps is None or delay_ps <= most_ps)
+
+
+@every_impairment
+def test_what_loses_waits_and_agrees_with_itself(kind: str) -> None:
+    """What loses waits before it sends again, and the first packet lost of many is the first that is lost."""
+    impairment = example(kind)
+    assert type(impairment.timeout_ps) is int and (impairment.timeout_ps > 0 or not impairment.loses)
+    for key in KEYS:
+        for begin, attempt in ((0, 0), (250, 1), (100_000, 0)):
+            lost = [packet for packet in range(begin, begin + 40) if impairment.loses_packet(1, key, packet, attempt)]
+            assert impairment.first_lost(1, key, begin, begin + 40, attempt) == (lost[0] if lost else None)
 
 
 @given(
@@ -216,11 +271,37 @@ def test_impairments_compose_on_a_link(names: list[str], traffic: list[tuple[int
 
 @pytest.mark.parametrize(("name", "collective"), ALGORITHMS, ids=[f"{name}-{collective}" for name, collective in ALGORITHMS])
 def test_an_algorithm_is_right_and_costs_what_it_says(name: str, collective: str) -> None:
-    """Over 1 to 8 ranks, from the first and the last root, the schedule does its collective and meets its cost formula."""
-    for n_ranks in range(1, 9):
-        for root in {0, n_ranks - 1} if collective in ROOTED else {0}:
-            verified = verify(schedule_for(collective, name, n_ranks, root))
-            assert verified.cost == cost_for(collective, name, n_ranks), f"{n_ranks} ranks, root {root}"
+    """Over 1 to 33 ranks and more, from any root of a few, the schedule does its collective and meets its cost formula.
+
+    Or it declines the number: by ConfigError, in one line, the same from any root, and not all numbers.
+    """
+    done = 0
+    for n_ranks in (*range(1, 18), 24, 31, 32, 33, 48):
+        verdicts = set()
+        for root in {0, 1 % n_ranks, n_ranks // 2, n_ranks - 1} if collective in ROOTED else {0}:
+            try:
+                verified = verify(schedule_for(collective, name, n_ranks, root))
+            except ConfigError as error:
+                assert "\n" not in str(error)
+                verdicts.add(False)
+            else:
+                assert verified.cost == cost_for(collective, name, n_ranks), f"{n_ranks} ranks, root {root}"
+                assert n_ranks > 1 or verified.n_messages == (0,), "a rank alone has nobody to send to"
+                verdicts.add(True)
+        assert len(verdicts) == 1, f"{n_ranks} ranks: done from one root and declined from another"
+        done += verdicts.pop()
+    assert done > 0
+
+
+def test_every_file_that_begins_an_algorithm_or_a_topology_ends_it() -> None:
+    """A file with one of the names that make an algorithm, or a topology, has the others too; else it would go unseen."""
+    for package, names in ((emu.collectives, {"COLLECTIVES", "cost"}), (emu.topologies, {"Parameters", "build"})):
+        folder = read_folder(package)
+        assert not folder.faults
+        found = {*ALGORITHM_NAMES, "catalogue"} if package is emu.collectives else set(GENERIC)
+        begun = {name for name, module in folder.modules.items() if names & set(vars(module))}
+        assert begun <= found, f"these lack something: {sorted(begun - found)}"
+    assert not read_folder(emu.impairments).faults
 
 
 # -- congestion controls ---------------------------------------------------------------------------
@@ -229,56 +310,67 @@ CONTROLS = tuple(
     module.name for module in pkgutil.iter_modules(emu.congestion.__path__) if hasattr(control_module(module.name), "build")
 )
 LINE = Line(rate_bps=400 * 10**9, round_trip_ps=4_327_680, quantum_bytes=16384, mtu_bytes=4096)
+CLEAN = (0,) * 12
+"""What becomes of the packets at the end: nothing."""
+SECOND = 10**12
+Halves = tuple[SenderControl, ReceiverControl]
 every_control = pytest.mark.parametrize("name", CONTROLS)
 
 
-def halves(name: str, **parameters: int | str) -> tuple[SenderControl, ReceiverControl]:
-    build: Callable[[Line, Parameters], tuple[SenderControl, ReceiverControl]] = control_module(name).build
+def halves(name: str, **parameters: int | str) -> Halves:
+    build: Callable[[Line, Parameters], Halves] = control_module(name).build
     return build(LINE, parameters)
 
 
-def drive(name: str, fates: list[int], delays_ps: list[int]) -> list[int]:
+def drive(control: Halves, fates: list[int], delays_ps: list[int]) -> list[int]:
     """Send packets through a control, answered after the delays in turn: 0 come, 1 marked, 2 trimmed or 3 lost and sent again.
 
-    Returns when each packet went.  The laws of a control are checked on the way.
+    Every fifth is a chunk's last, and shorter; behind them others come on an empty path, so that all must have been sent in the
+    end.  Returns when each packet went.  The laws of a control are checked on the way.
     """
-    sender, receiver = halves(name)
+    sender, receiver = control
     now_ps, outstanding, times = 0, 0, []
-    answers: list[tuple[int, int, int, int]] = []
-    todo = deque(fates)
+    answers: list[tuple[int, int, int, int, int]] = []
+    sizes = [LINE.quantum_bytes] * 4 + [1000]
+    todo = deque((fate, sizes[number % 5]) for number, fate in enumerate([*fates, *CLEAN]))
     while todo or answers:
-        ready_ps = sender.ready_ps(now_ps, outstanding, LINE.quantum_bytes) if todo else FOREVER_PS
-        assert ready_ps < FOREVER_PS or answers, "nothing is outstanding, and the control waits for ever"
+        n_bytes = todo[0][1] if todo else 0
+        ready_ps = sender.ready_ps(now_ps, outstanding, n_bytes) if todo else FOREVER_PS
+        if todo and ready_ps >= FOREVER_PS:
+            assert outstanding, "nothing is outstanding, and the control waits for ever"
+            assert receiver.acknowledges, "it waits for answers, which its receiver does not give"
         due_ps = min(answers)[0] if answers else FOREVER_PS
         if ready_ps <= due_ps:
+            assert ready_ps <= now_ps + SECOND, "it is as good as stuck"
             between_ps = (now_ps + ready_ps) // 2
             if between_ps > now_ps:
-                later_ps = sender.ready_ps(between_ps, outstanding, LINE.quantum_bytes)
+                later_ps = sender.ready_ps(between_ps, outstanding, n_bytes)
                 assert later_ps == ready_ps, "the time moves as it is waited for"
             now_ps = max(now_ps, ready_ps)
-            assert sender.ready_ps(now_ps, outstanding, LINE.quantum_bytes) <= now_ps, "it does not keep to its word"
-            fate = todo.popleft()
-            sender.sent(now_ps, LINE.quantum_bytes)
-            outstanding += LINE.quantum_bytes
+            assert sender.ready_ps(now_ps, outstanding, n_bytes) <= now_ps, "it does not keep to its word"
+            fate, _ = todo.popleft()
+            sender.sent(now_ps, n_bytes)
+            outstanding += n_bytes
             times.append(now_ps)
-            answers.append((now_ps + LINE.round_trip_ps + delays_ps[len(times) % len(delays_ps)], len(times), fate, now_ps))
+            delay_ps = LINE.round_trip_ps + (delays_ps[len(times) % len(delays_ps)] if len(times) <= len(fates) else 0)
+            answers.append((now_ps + delay_ps, len(times), fate, now_ps, n_bytes))
             continue
         answer = min(answers)
         answers.remove(answer)
-        now_ps, _, fate, sent_ps = answer
-        outstanding -= LINE.quantum_bytes
+        now_ps, _, fate, sent_ps, n_bytes = answer
+        outstanding -= n_bytes
         match fate:
             case 2:
-                sender.lost(now_ps, LINE.quantum_bytes, trimmed=True)
-                todo.append(0)
+                sender.lost(now_ps, n_bytes, trimmed=True)
+                todo.append((0, n_bytes))
             case 3:
                 sender.timed_out(now_ps)
-                todo.append(0)
+                todo.append((0, n_bytes))
             case _:
                 if receiver.notifies(now_ps, fate == 1):
                     sender.notified(now_ps)
                 if receiver.acknowledges:
-                    sender.acknowledged(now_ps, LINE.quantum_bytes, now_ps - sent_ps, fate == 1)
+                    sender.acknowledged(now_ps, n_bytes, now_ps - sent_ps, fate == 1)
         assert 0 < sender.rate_bps(now_ps) <= LINE.rate_bps
     return times
 
@@ -308,7 +400,59 @@ def test_a_control_refuses_what_it_does_not_know(name: str) -> None:
 @settings(max_examples=15, deadline=None)
 def test_a_control_never_loses_a_wake_up(name: str, fates: list[int], delays: list[int]) -> None:
     """Whatever happens to the packets, all of them go in the end; a time that it names stays, and holds; again it is the same."""
-    assert drive(name, fates, delays) == drive(name, fates, delays)
+    assert drive(halves(name), fates, delays) == drive(halves(name), fates, delays)
+
+
+class Window(Uncontrolled):
+    """As small a window control as there can be: eight packets, and half of it for each that is lost."""
+
+    window_bytes = 8 * LINE.quantum_bytes
+    acknowledges = True
+
+    def ready_ps(self, now_ps: int, outstanding_bytes: int, n_bytes: int) -> int:
+        return now_ps if not outstanding_bytes or outstanding_bytes + n_bytes <= self.window_bytes else FOREVER_PS
+
+    def lost(self, now_ps: int, n_bytes: int, *, trimmed: bool) -> None:
+        self.window_bytes //= 2
+
+
+class Stuck(Window):
+    def ready_ps(self, now_ps: int, outstanding_bytes: int, n_bytes: int) -> int:
+        return now_ps if outstanding_bytes + n_bytes <= self.window_bytes else FOREVER_PS
+
+
+class WholePackets(Window):
+    def ready_ps(self, now_ps: int, outstanding_bytes: int, n_bytes: int) -> int:
+        return FOREVER_PS if n_bytes != LINE.quantum_bytes else super().ready_ps(now_ps, outstanding_bytes, n_bytes)
+
+
+class Unheard(Window):
+    acknowledges = False
+
+
+class TooLate(Window):
+    def ready_ps(self, now_ps: int, outstanding_bytes: int, n_bytes: int) -> int:
+        return now_ps if now_ps < US else FOREVER_PS - 1
+
+
+def test_the_drive_passes_a_window() -> None:
+    """A control that keeps the laws is found to do so, whatever is lost."""
+    assert len(drive((Window(LINE), Window(LINE)), [0, 2, 1, 3] * 5, [9 * US])) == 20 + 10 + len(CLEAN)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (Stuck, "nothing is outstanding"),
+        (WholePackets, "nothing is outstanding"),
+        (Unheard, "which its receiver does not give"),
+        (TooLate, "as good as stuck"),
+    ],
+)
+def test_the_drive_finds_a_broken_control(broken: type[Window], message: str) -> None:
+    """One that never wakes is found, be it at the last moment or by the size of a packet, and one that waits for no answer."""
+    with pytest.raises(AssertionError, match=message):
+        drive((broken(LINE), broken(LINE)), [0] * 20 + [2] * 4, [30 * US])
 
 
 # -- everything, in another process ----------------------------------------------------------------
@@ -330,9 +474,9 @@ def everything() -> Iterator[str]:
     for kind in kinds():
         yield f"{kind} {answers(example(kind), [number * US for number in range(40)])}"
     for name in CONTROLS:
-        yield f"{name} {drive(name, [0, 1, 1, 0, 2, 0, 3, 1] * 8, [0, 5 * US, 11 * US])}"
+        yield f"{name} {drive(halves(name), [0, 1, 1, 0, 2, 0, 3, 1] * 8, [0, 5 * US, 11 * US])}"
     for name, collective in ALGORITHMS:
-        schedule = schedule_for(collective, name, 6)
+        schedule = schedule_for(collective, name, next(n for n in (6, *range(2, 65)) if name in algorithms_over(collective, n)))
         yield f"{name} {collective} {hashlib.sha256(repr(schedule).encode()).hexdigest()[:16]}"
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
 import pytest
 
 from emu.errors import ConfigError
@@ -71,8 +75,22 @@ def test_blanks_around_the_parts_do_not_count() -> None:
 
 def test_kinds_are_the_files_of_the_folder() -> None:
     """Dropping a file in makes a kind; helpers in the folder are none."""
-    assert kinds() == ("flap", "jitter", "latency", "loss", "none", "throttle")
+    assert {"flap", "jitter", "latency", "loss", "none", "throttle"} <= set(kinds())
+    assert not {"base", "fields", "spec"} & set(kinds())
+
+
+def test_a_class_of_ones_own_is_an_impairment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """module:Class is that class; a module's name, dotted or not, stands for its class Impairment."""
+    module = ModuleType("my_wires")
+    module.__spec__ = ModuleSpec("my_wires", None)
+    vars(module).update(Slow=impairment_class("latency"), Impairment=impairment_class("none"), build=parse_impairment)
+    monkeypatch.setitem(sys.modules, "my_wires", module)
+    assert parse_impairment("*=my_wires:Slow,added=1us") == parse_impairment("*=latency,added=1us")
+    assert impairment_class("my_wires") is impairment_class("none")
     assert impairment_class("emu.impairments.flap") is impairment_class("flap")
+    for name in ("build", "Slower"):
+        with pytest.raises(ConfigError, match=rf"my_wires has no class {name}\(BaseImpairment\); define it there, or write"):
+            impairment_class(f"my_wires:{name}")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +100,7 @@ def test_kinds_are_the_files_of_the_folder() -> None:
         ("=latency,added=1us", "is not LINKS=KIND"),
         ("*=latency,added", "is not key=value"),
         ("*=latency,added=1us,added=2us", "given twice"),
-        ("*=jiter,bound=1us", "'jiter' is not a kind of impairment.*'jitter'.*use one of flap, jitter"),
+        ("*=jiter,bound=1us", "'jiter' is not a kind of impairment.*'jitter'.*use one of .*flap, .*or module:Class"),
         ("*=no.such.module", "cannot be imported"),
         ("*=emu.units", "has no class Impairment"),
         ("*=jitter,bond=1us", "unknown key 'bond'.*'bound'.*known keys: distribution, bound"),

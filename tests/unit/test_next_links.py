@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emu.errors import ConfigError
 from emu.fabric.next_links import NextLinks
 from emu.impairments.flap import Impairment as Flap
 from emu.impairments.throttle import Impairment as Throttle
-from emu.topologies import clos, torus
+from emu.topologies import clos, ring, torus
 from emu.topologies.graph import Topology
 
 US = 10**6
@@ -55,6 +59,28 @@ def test_nodes_upstream_leave_out_a_spine_that_has_no_way_down() -> None:
 def test_without_rerouting_nothing_is_left_out() -> None:
     """reroute_ps = 0 is never."""
     assert links(a="s0->s2", reroute_ps=0).of(LEAF, 2, 20 * US) == BOTH
+
+
+@dataclass(frozen=True)
+class Alternating:
+    """Clockwise from even nodes of a ring of four, the other way round from odd ones: each way is simple, and they disagree."""
+
+    spread: int = 1
+
+    def route(self, topology: Topology, source: int, target: int, flow: int) -> tuple[int, ...]:
+        step = 1 if source % 2 == 0 else -1
+        n_hops = (target - source) * step % 4
+        places = [(source + step * hop) % 4 for hop in range(n_hops + 1)]
+        return named(topology, *(f"a{here}->a{there}" for here, there in pairwise(places)))
+
+
+def test_ways_that_disagree_from_hop_to_hop_are_refused() -> None:
+    """a0 sends to a2 by a1, which would send it back: the circle is named; where ways agree, links are offered as ever."""
+    topology = replace(ring.build(ring.Parameters(ranks=4)), router=Alternating())
+    offered = NextLinks(topology, seed=0, impairments={}, reroute_ps=0)
+    assert offered.of(0, 1, 0) == named(topology, "a0->a1")
+    with pytest.raises(ConfigError, match="sends packets for a2 round in a circle, a0 -> a1 -> a0:"):
+        offered.of(0, 2, 0)
 
 
 def test_where_no_way_remains_packets_wait_for_the_link() -> None:

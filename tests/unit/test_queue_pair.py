@@ -23,7 +23,14 @@ RECOVERING = [Recovery.GO_BACK_N, Recovery.SELECTIVE_REPEAT]
 def sender(recovery: Recovery) -> SendQueuePair:
     line = Line(rate_bps=10**9, round_trip_ps=10**6, quantum_bytes=QUANTUM, mtu_bytes=QUANTUM)
     return SendQueuePair(
-        peer=1, index=0, queue=0, entropy=7, control=Uncontrolled(line), recovery=recovery, quantum_bytes=QUANTUM
+        peer=1,
+        index=0,
+        queue=0,
+        entropy=7,
+        control=Uncontrolled(line),
+        is_acknowledged=False,
+        recovery=recovery,
+        quantum_bytes=QUANTUM,
     )
 
 

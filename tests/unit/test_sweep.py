@@ -157,7 +157,8 @@ def test_automatic_dilation_has_room_and_no_more(model_ps: float, frames: float,
     """The wall has room for the work and for the jitter, and is at most 10 % (two digits) above the larger need."""
     got = dilation.choose(CALIBRATION, Prediction(model_ps=model_ps, frames=frames, wire_bytes=wire_bytes), iterations)
     work_s = frames * 50e-6 + wire_bytes / 1e9
-    floor_s = min(0.5, max(0.15, CALIBRATION.oversleep_p99_ns / 1e9 / dilation.LATE_SHARE))
+    least_s, most_s = dilation.JITTER_FLOOR_S
+    floor_s = min(most_s, max(least_s, CALIBRATION.oversleep_p99_ns / 1e9 / dilation.LATE_SHARE))
     wall_s = got * model_ps / 1e12
     need_s = max(dilation.HEADROOM * work_s, floor_s / iterations)
     assert need_s * 0.999 <= wall_s <= need_s * 1.101

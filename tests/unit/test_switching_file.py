@@ -111,6 +111,53 @@ def test_parameters_by_set_are_text() -> None:
     assert found.classes[0].control_parameters == (("g", Fraction(1, 256)), ("rate_ai_bps", 50_000_000), ("set", "hpcc"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"congestion_control": "nscc"}, ("nscc", ())),
+        ({"congestion_control": "nscc", "control_parameters": "gamma=1/2"}, ("nscc", (("gamma", Fraction(1, 2)),))),
+        ({"congestion_control": "dcqcn"}, ("dcqcn", (("set", "nvidia"),))),
+        ({"control_parameters": ""}, ("dcqcn", ())),
+    ],
+)
+def test_another_control_leaves_the_presets_parameters_behind(
+    settings: dict[str, str], expected: tuple[str, tuple[tuple[str, object], ...]]
+) -> None:
+    """They were written for the preset's; the same control keeps them, and they can be emptied."""
+    found = switched(switching="roce-dcqcn", **settings).classes[0]
+    assert (found.control, found.control_parameters) == expected
+    sources = dict(load_fabric("star", FAST | {"switching": "roce-dcqcn"} | settings).sources)
+    assert ("switching control_parameters" in sources) == (expected == ("dcqcn", (("set", "nvidia"),)))
+
+
+def test_another_balancing_leaves_the_files_parameters_behind(tmp_path: Path) -> None:
+    """In a file over a preset, and by --set over a file; of classes each for itself."""
+    text = """
+        [switching]
+        preset = "roce-dcqcn"
+        balancing = "planned"
+        balancing_parameters = { paths = "a0 s0 a1" }
+        [[classes]]
+        name = "data"
+        priority = 3
+        discipline = "pause"
+        congestion_control = "none"
+        [[classes]]
+        name = "more"
+        priority = 4
+        discipline = "pause"
+        congestion_control = "dcqcn"
+        control_parameters = { set = "hpcc" }
+    """
+    path = fabric_file(tmp_path, text)
+    found = load_fabric(path).switching
+    assert found is not None and found.balancing_parameters == (("paths", "a0 s0 a1"),)
+    assert [c.control_parameters for c in found.classes] == [(), (("set", "hpcc"),)]
+    other = load_fabric(path, {"balancing": "ecmp", "congestion_control": "nscc"}).switching
+    assert other is not None and other.balancing_parameters == ()
+    assert [(c.control, c.control_parameters) for c in other.classes] == [("nscc", ()), ("nscc", ())]
+
+
 def test_a_list_of_ways_reaches_the_balancing_as_text(tmp_path: Path) -> None:
     """balancing_parameters pass through; a list of texts is joined by semicolons."""
     text = """
@@ -331,7 +378,7 @@ def test_a_buffer_is_a_tomahawk_s_share() -> None:
         ({"discipline": "drop", "receive_buffer": "1KiB"}, r"receive_buffer = 1024 B is less than a packet"),
         ({"discipline": "pause", "receive_buffer": "64KiB"}, r"receive_buffer = 65536 B must hold the headroom"),
         ({"discipline": "drop", "congestion_control": "dcqnc"}, r"'dcqnc' is not known \(did you mean 'dcqcn'\?\); there are .*"),
-        ({"discipline": "drop", "balancing": "base"}, r"balancing = 'base' is not known.*there are .*ecmp"),
+        ({"discipline": "drop", "balancing": "base"}, r"balancing = 'base': .*base.py has no function 'build'"),
         ({"discipline": "drop", "balancing": "no_such_lab:build"}, r"cannot be imported"),
         ({"switching": "ultra-ethernet", "reorder_packets": "0"}, r"reorder_packets = 0 takes each packet that spray lets"),
         ({"discipline": "drop", "control_parameters": "g"}, r"'g' must be key=value"),
