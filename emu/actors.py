@@ -28,6 +28,7 @@ import ray
 from ray import cloudpickle
 
 from emu.clock import sleep_s, wall_ns
+from emu.drivers.blocked import Blocked, CycleWatch, merged
 from emu.drivers.choice import Chooser
 from emu.drivers.emulate import EmulatedHost
 from emu.drivers.engine import ImpairmentTable
@@ -240,6 +241,12 @@ class _HostActor:
         states: list[RankState] = []
         self._in_loop(lambda: states.extend(runtime.states()))
         return states, runtime.suspicion, self._host.engine.events
+
+    def blocked(self, for_ever: bool) -> Blocked:
+        """What holds back the ports here."""
+        found: list[Blocked] = []
+        self._in_loop(lambda: found.append(self._host.blocked(for_ever=for_ever)))
+        return found[0]
 
     def counters(self) -> EngineCounters:
         found: list[EngineCounters] = []
@@ -515,6 +522,7 @@ class RayBackend:
         results: dict[int, Any] = {}
         pending = list(refs)
         quiet, progress, since_ns = 0, -1, wall_ns()
+        cycles = CycleWatch(self._topology, self._gather_blocked, since_ns)
         while pending:
             vigils = [ref for ref, process in self._vigils.items() if process not in self._dead]
             ready, _ = ray.wait([*pending, *vigils], num_returns=len(pending), timeout=WATCH_S)
@@ -533,7 +541,7 @@ class RayBackend:
                     self._elapsed_ps = max(self._elapsed_ps, cursor_ps)
             if not pending:
                 break
-            quiet, progress, since_ns = self._watch(pending, quiet, progress, since_ns)
+            quiet, progress, since_ns = self._watch(pending, cycles, quiet, progress, since_ns)
         self._check_nothing_left(hosting)
         return results
 
@@ -553,7 +561,7 @@ class RayBackend:
         if error is not None:
             self._abort(error, [])
 
-    def _watch(self, pending: list[Any], quiet: int, progress: int, since_ns: int) -> tuple[int, int, int]:
+    def _watch(self, pending: list[Any], cycles: CycleWatch, quiet: int, progress: int, since_ns: int) -> tuple[int, int, int]:
         """Look for a deadlock or a stall; raises what explains it."""
         now_ns = wall_ns()
         page = self._page
@@ -565,6 +573,8 @@ class RayBackend:
             if now_ns - since_ns > min(self._timeout_s, 1.0) * 1e9:
                 events = sum(found[2] for found in self._all(lambda _, actor: actor.states.remote()).values())
         if events != progress:
+            if (cycle := cycles.behind_timers(now_ns)) is not None:
+                self._abort(cycle, pending)
             return quiet, events, now_ns
         stalled = now_ns - since_ns > self._timeout_s * 1e9
         if quiet < QUIET_LOOKS and not stalled:
@@ -574,8 +584,12 @@ class RayBackend:
         if not any(state.status == "waiting" for state in states):
             return 0, progress, now_ns  # user code may take as long as it likes while nobody waits for it
         hint = next((found[1] for found in gathered.values() if found[1] is not None), None)
-        self._abort(explain(states, hint=hint, timeout_s=self._timeout_s if stalled else None), pending)
+        error = explain(states, hint=hint, timeout_s=self._timeout_s if stalled else None)
+        self._abort(cycles.now() or error, pending)
         return quiet, progress, since_ns
+
+    def _gather_blocked(self, for_ever: bool) -> Blocked:
+        return merged(self._all(lambda _, actor: actor.blocked.remote(for_ever)).values())
 
     def _abort(self, error: EmuError, pending: list[Any]) -> None:
         """End the run on every living actor, wait for their ranks to stop, and raise."""

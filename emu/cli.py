@@ -82,7 +82,7 @@ def bench(
     average: Annotated[
         int, _nccl("-a", "--average", help="Time over ranks: 0 rank 0's, 1 mean (max with a root), 2 min, 3 max.")
     ] = 1,
-    per_iteration: Annotated[int, _nccl("-I", help="1: columns with statistics over iterations.")] = 0,
+    per_iteration: Annotated[int, _nccl("-I", help="1: columns over iterations; p99 of fewer than 100 is the largest.")] = 0,
     fabric: Annotated[
         list[str] | None,
         _fabric("--fabric", help="Preset, topology or .toml file; repeat to compare. Default dgx-h100-8."),
@@ -168,7 +168,31 @@ app.command("bench")(bench)
 app.command("predict", help="As `emu bench`, simulated: same table, no processes, no data.")(bench)
 
 
-@app.command()
+COMPARE_COLUMNS: Final = """Columns, without those that say nothing in any row:
+
+size - bytes; switching - the preset with its changes; algo - the algorithm, the same for all rows of a size
+
+median us - model time of one call, until the last rank has it (-a 3 of emu bench); over iterations, or over --seeds
+
+max us - the largest of the same, where they are fewer than 100; p99 us - nearest rank, where they are more
+
+pauses us - time for which ports were paused; per call and summed over ports, as the columns after it
+
+waits us - time for which a packet waited for a pause or credits while the wire was free
+
+marks - packets marked by ECN; drops - packets dropped, in switches and adapters; trims - packets cut to their header
+
+resent - bytes sent again, end to end or by links
+
+cause - what the counters point to, and where
+
+late % - how much longer the stopwatch says than the model; verdict - whether the host kept pace
+
+Below: what the presets differ in, and which were skipped because the fabric or an impairment does not go with them.
+"""
+
+
+@app.command(epilog=COMPARE_COLUMNS)
 def compare(
     collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, alltoall, broadcast, sendrecv, ...")],
     switching: Annotated[
@@ -202,11 +226,13 @@ def compare(
     address: Annotated[str | None, _emulation("--address", help="A Ray cluster to run on.")] = None,
     timeout: Annotated[float, _emulation("--timeout", help="Wall seconds without progress.")] = 30.0,
     seed: Annotated[int, _emulation("--seed", help="Of routes, marks and impairments.")] = 0,
-    seeds: Annotated[int, _emulation("--seeds", help="Run N seeds; median and p99 over them, counters their mean.")] = 1,
+    seeds: Annotated[int, _emulation("--seeds", help="Run N seeds; median and p99 over them.")] = 1,
     strict: Annotated[bool, _output("--strict", help="Exit 5 when a row is degraded.")] = False,
     json: Annotated[Path | None, _output("--json", "-J", help="Write every row with all counters; never overwrites.")] = None,
 ) -> int:
     """Run a collective under several disciplines of full links and print one table: time, pauses, marks, drops, cause.
+
+    Times are those of the last rank, since a mean over ranks would hide a host that is stuck.
 
     emu compare all_reduce --fabric star --set ranks=8 --set rate=400Gbit/s -b 1M -e 16M -f 4
     """
@@ -258,7 +284,10 @@ def rerun(file: Annotated[Path, typer.Argument(help="Written by emu bench --run-
 
 @app.command()
 def fabrics(
-    name: Annotated[str | None, typer.Argument(help="One to describe; without it, all are listed.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One to describe; switching for its keys; without it, all are listed."),
+    ] = None,
     setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A topology's parameter.")] = None,
 ) -> int:
     """List the fabrics, or describe one with the sources of its numbers."""
@@ -337,6 +366,8 @@ def _usage_mistake(error: TyperException) -> str:
         wanted = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(first["type"])
         if wanted is not None:
             return f"{error.param.opts[0]} {first['input']!r} must be {wanted}"
+    if getattr(error, "option_name", "") == "--switching":  # which only compare has
+        return f"{error.format_message()}; one fabric's is set by --set switching=NAME; emu compare --switching compares several"
     return error.format_message().replace("(Possible options: ", "(did you mean ")
 
 

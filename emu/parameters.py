@@ -11,18 +11,29 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Final, TypeVar
+from itertools import chain
+from typing import Annotated, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import annotated_types
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from emu.errors import ConfigError
-from emu.units import parse_bytes, parse_rate_bps, parse_time_ps
+from emu.units import format_bytes, format_rate, format_time, parse_bytes, parse_rate_bps, parse_time_ps
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _RANGE_ERRORS: Final = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
+
+
+def _auto(value: object) -> object:
+    return None if value == "auto" else value
+
+
+AUTO: Final = BeforeValidator(_auto)
+"""On a parameter that may be None: written ``auto``, for what a formula gives."""
 
 
 def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
@@ -101,10 +112,46 @@ def as_text(value: object) -> object:
     return value
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``" (did you mean 'rate'?)"`` for the nearest known word, or nothing when none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+def did_you_mean(word: str, known: Iterable[str], *, similarity: float = 0.5) -> str:
+    """``" (did you mean 'rate'?)"`` for the nearest known word, or nothing when none is as near as ``similarity`` (0 to 1)."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=similarity)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """One parameter, for a listing: its default as a user would write it, and what it means."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+def described_parameters(model: type[BaseModel]) -> tuple[Described, ...]:
+    """What ``model`` takes, in its order.  A default of None is ``auto`` where that can be written, else ``-``; the meaning is
+    the attribute's docstring."""
+    hints = get_type_hints(model, include_extras=True)
+    return tuple(
+        Described(
+            name=field.alias or name,
+            default="required" if field.is_required() else _default_text(hints.get(name), field.default),
+            meaning=" ".join((field.description or "").split()),
+        )
+        for name, field in model.model_fields.items()
+    )
+
+
+def _default_text(hint: object, default: object) -> str:
+    if default is None:
+        return "auto" if AUTO in get_args(hint) else "-"
+    for unit, text in ((RateBps, format_rate), (TimePs, format_time), (SizeBytes, format_bytes), (PositiveBytes, format_bytes)):
+        if isinstance(default, int) and unit in (hint, *get_args(hint)):
+            return text(default)
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, tuple):
+        return ("+" if Planes in (hint, *get_args(hint)) else "x").join(map(str, default)) or "none"
+    return str(default)
 
 
 def validate(
@@ -159,16 +206,27 @@ def config_error(
 
 
 def _allowed_range(model: type[BaseModel], key: str) -> str:
-    """``"1 to 4096"``, ``"at least 1"``, ``"more than 0"``, or nothing for a field without bounds."""
+    """``"1 to 4096"``, ``"at least 1, or auto"``, ``"more than 0, at most 1"``, or nothing for a field without bounds."""
     field = model.model_fields.get(key)
+    if field is None:
+        return ""
     at_least = at_most = more_than = None
-    for bound in field.metadata if field is not None else ():
+    for bound in (*field.metadata, *_bounds_within(field.annotation)):
         if isinstance(bound, annotated_types.Ge):
             at_least = bound.ge
         elif isinstance(bound, annotated_types.Le):
             at_most = bound.le
         elif isinstance(bound, annotated_types.Gt):
             more_than = bound.gt
+    otherwise = ", or auto" if AUTO in field.metadata else ""
     if at_least is not None:
-        return f"{at_least} to {at_most}" if at_most is not None else f"at least {at_least}"
-    return f"more than {more_than}" if more_than is not None else ""
+        return (f"{at_least} to {at_most}" if at_most is not None else f"at least {at_least}") + otherwise
+    if more_than is None:
+        return ""
+    return f"more than {more_than}" + (f", at most {at_most}" if at_most is not None else "") + otherwise
+
+
+def _bounds_within(annotation: object) -> list[object]:
+    """The bounds of a type that may be None as well: pydantic leaves them inside."""
+    parts = [get_args(part)[1:] for part in get_args(annotation) if get_origin(part) is Annotated]
+    return [bound for field in chain(*parts) for bound in (field.metadata if isinstance(field, FieldInfo) else [field])]

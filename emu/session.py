@@ -353,7 +353,7 @@ class Session:
         )
 
     def congestion(self) -> CongestionReport:
-        """What ports and adapters counted since ``begin``; :func:`emu.telemetry.diagnosis.diagnose` says what it points to.
+        """What ports and adapters counted since ``begin``: ``print`` it for a summary, ask its ``findings()`` what it points to.
 
         Raises ConfigError on a fabric without ``switching``, whose buffers are infinite.
         """

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from emu.errors import WireError
 
 MAGIC: Final = 0x454D  # "EM"
-VERSION: Final = 2
+VERSION: Final = 3
 HELLO: Final = 1
 FRAME: Final = 2
 PACKET: Final = 3
@@ -32,7 +32,7 @@ INLINE_BYTES: Final = 8192
 
 _PREFIX: Final = struct.Struct("<HBBQI")  # magic, version, kind, session, epoch
 _BODY: Final = struct.Struct("<IIIIHQIqqqQqIIQQQQq")
-_PACKET_BODY: Final = struct.Struct("<IIIIQIQqIIQQQHHH??QQQQqqqq")
+_PACKET_BODY: Final = struct.Struct("<IIIIQIQqIIQQQHHH??QIQQQqqqq")
 _NOTICE_BODY: Final = struct.Struct("<IHB?iHiiHqQqqQqq")
 HEADER_BYTES: Final = _PREFIX.size + _BODY.size
 PACKET_BYTES: Final = _PREFIX.size + _PACKET_BODY.size
@@ -85,6 +85,7 @@ class PacketHeader(NamedTuple):
     marked: bool
     trimmed: bool
     sequence: int
+    sending: int
     offset_bytes: int
     payload_bytes: int
     entropy: int

@@ -12,6 +12,7 @@ from emu.bench import calibrate as calibration_module
 from emu.bench import compare as comparison
 from emu.bench import report, run_file
 from emu.bench.calibrate import Calibration
+from emu.bench.compare_table import table_lines
 from emu.bench.fabrics import Case, prepare
 from emu.bench.options import BenchOptions
 from emu.bench.rows import Verdict
@@ -19,6 +20,7 @@ from emu.bench.runner import EXIT_FIDELITY, EXIT_OK, EXIT_WRONG, OpenSession, ex
 from emu.bench.terminal import Terminal
 from emu.clock import utc_now
 from emu.host import check_answers
+from emu.parameters import Described, described_parameters
 from emu.units import format_bytes, format_rate, format_time
 
 if TYPE_CHECKING:
@@ -128,15 +130,16 @@ def compare(
         found = comparison.compare(options, names, terminal, open_session=opened, calibration=calibration)
     finally:
         terminal.clear()
-    over = f"{options.n_seeds} seeds" if options.n_seeds > 1 else f"{options.iterations} iterations, seed {options.seed}"
-    title = f"{options.collective} on {options.fabrics[0]}, {found[0].row.n_ranks} ranks, driver {options.driver}, {over}"
-    terminal.table(title, comparison.COLUMNS, [comparison.cells(one) for one in found], n_left=3)
+    n = options.iterations
+    over = f"{options.n_seeds} seeds" if options.n_seeds > 1 else f"{n} iteration{'s' if n > 1 else ''}, seed {options.seed}"
+    title = f"{options.collective} on {options.fabrics[0]}, {found.rows[0].row.n_ranks} ranks, driver {options.driver}, {over}"
+    terminal.lines(title, "", *table_lines(found))
     if json_path is not None:
         written = report.write_new(json_path, comparison.compare_document(options, found, arguments))
         terminal.message(f"# json output: {written}")
-    if any(one.row.n_wrong for one in found):
+    if any(one.row.n_wrong for one in found.rows):
         return EXIT_WRONG
-    return EXIT_FIDELITY if options.strict and any(one.row.verdict is Verdict.DEGRADED for one in found) else EXIT_OK
+    return EXIT_FIDELITY if options.strict and any(one.row.verdict is Verdict.DEGRADED for one in found.rows) else EXIT_OK
 
 
 def rerun(path: Path, *, terminal: Terminal | None = None, opened: OpenSession = open_session) -> int:
@@ -189,10 +192,17 @@ def _extensions() -> tuple[tuple[str, Sequence[tuple[str, str]]], ...]:
     )
 
 
+def _parameters(entries: Sequence[Described]) -> list[str]:
+    """``    leaves   4    Number of leaf switches.``"""
+    names = max((len(entry.name) for entry in entries), default=0)
+    defaults = max((len(entry.default) for entry in entries), default=0)
+    return [f"    {entry.name:<{names}}  {entry.default:<{defaults}}  {entry.meaning}".rstrip() for entry in entries]
+
+
 def fabrics(name: str | None, settings: Sequence[tuple[str, str]], *, terminal: Terminal | None = None) -> int:
     """``emu fabrics``: list them, or describe one with the sources of its numbers."""
     from emu.topologies.fabric_file import describe, list_fabrics, load
-    from emu.topologies.switching_file import load_switching_preset, switching_presets
+    from emu.topologies.switching_file import load_switching_preset, switching_keys, switching_presets
 
     terminal = terminal or Terminal()
     if name is None:
@@ -201,12 +211,16 @@ def fabrics(name: str | None, settings: Sequence[tuple[str, str]], *, terminal: 
         headings = (
             ("preset", "presets:"),
             ("topology", "topologies, with --set key=value:"),
-            ("switching", "what a full link does, with --set switching=NAME on any of them:"),
+            ("switching", "what a full link does, with --set switching=NAME on any of them (all keys: emu fabrics switching):"),
         )
         for kind, heading in headings:
             terminal.lines(heading, *(f"  {entry.name:<{width}}  {entry.description}" for entry in listing if entry.kind == kind))
         for heading, entries in _extensions():
             terminal.lines(heading, *(f"  {name:<{width}}  {description}" for name, description in entries))
+        return EXIT_OK
+    if name == "switching":
+        terminal.lines("switching: its keys, for [switching] of a fabric file and for --set key=value")
+        terminal.lines(*_parameters(switching_keys()))
         return EXIT_OK
     if name in switching_presets() and not settings:
         preset = load_switching_preset(name, where=name)
@@ -215,8 +229,10 @@ def fabrics(name: str | None, settings: Sequence[tuple[str, str]], *, terminal: 
             prefix = f"class {number}: " if number else ""
             terminal.lines(*(f"  {prefix + key:<18} {value}" for key, value in table.items()))
         terminal.lines("  sources", *(f"    {what}: {source}" for what, source in preset.sources))
+        terminal.lines("  all keys             emu fabrics switching")
         return EXIT_OK
-    facts = describe(load(name, dict(settings)).topology)
+    fabric = load(name, dict(settings))
+    facts = describe(fabric.topology)
     least, most = (format_rate(rate_bps) for rate_bps in facts.endpoint_rate_bps)
     unknown = "not computed (too large)"
     terminal.lines(
@@ -236,6 +252,16 @@ def fabrics(name: str | None, settings: Sequence[tuple[str, str]], *, terminal: 
             f"    {links.n_links:>6} {links.source} -> {links.target}: {format_rate(links.rate_bps)},"
             f" {format_time(links.latency_ps)}, MTU {links.mtu_bytes} + {links.header_bytes} B{planes}{window}"
         )
+    stormy = [(node.name, node.pause_storm) for node in fabric.topology.nodes if node.pause_storm is not None]
+    if stormy:
+        told = (f"{node} pauses its senders from {format_time(start)} for {format_time(span)}" for node, (start, span) in stormy)
+        terminal.lines("  storms", *(f"    {text}" for text in told))
+    if fabric.impairments:
+        terminal.lines("  impairments", *(f"    {impairment}" for impairment in fabric.impairments))
+    if fabric.generic is not None:
+        other = "" if fabric.generic.name == name else f" (those of {fabric.generic.name}, with its defaults)"
+        terminal.lines(f"  parameters, with --set key=value{other}")
+        terminal.lines(*_parameters(described_parameters(fabric.generic.parameters)))
     if facts.switching:
         terminal.lines("  switching", *(f"    {what:<16} {how}" for what, how in facts.switching))
     if facts.sources:

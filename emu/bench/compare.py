@@ -1,22 +1,9 @@
-"""``emu compare``: the same collective on the same fabric under several disciplines, one row each, in one table.
+"""``emu compare``: the same collective on the same fabric under several disciplines, one row each (``compare_table.py``).
 
-    size       bytes
-    switching  the preset, with its changes as they were written
-    algo       the algorithm: what ``auto`` stands for is chosen under the first preset and kept, so that all carry the same
-    median     the model's time of one operation, us: over seeds, or over iterations with one seed; only out of place is run
-               (unpaced, dilation 0, it is the stopwatch's)
-    p99        nearest rank over the same
-    pauses     time for which ports were paused, us; summed over ports, as the columns after it
-    waits      time for which a packet waited for a pause or credits while the wire was free, us
-    marks      packets marked by ECN
-    drops      packets dropped, in switches and adapters
-    resent     bytes that were sent again, end to end or by links
-    trims      packets cut to their header
-    cause      what the counters point to, see emu/telemetry/diagnosis.py
-    late       how much longer the stopwatch says than the model, %; - under simulate
-    verdict    whether the host kept pace; - under simulate
+What ``auto`` stands for is chosen under the first preset and kept, so that all rows carry the same traffic.  Only out of place
+is run.  A time is that of the last rank (nccl-tests' ``-a 3``): a mean would hide a host that is stuck.
 
-Counters are those of one whole loop with its warm-up; with several seeds their mean.
+Law: a preset that the fabric, an impairment or a control refuses costs its own rows and no other's.
 """
 
 from __future__ import annotations
@@ -29,32 +16,34 @@ from typing import Any, Final
 
 from emu.bench.calibrate import Calibration
 from emu.bench.congestion import totals_document
-from emu.bench.fabrics import prepare
+from emu.bench.fabrics import Case, prepare
 from emu.bench.options import BenchOptions, parse_settings
 from emu.bench.report import versions
 from emu.bench.rows import Row, Side, over_seeds, percentile
 from emu.bench.runner import Observer, OpenSession, seed_rows
 from emu.errors import ConfigError
 from emu.telemetry.congestion import CongestionReport
-from emu.telemetry.diagnosis import diagnose, words
-from emu.topologies.switching_file import SWITCHING_KEYS
-from emu.units import format_bytes, microseconds
+from emu.topologies.describe import switching_line
+from emu.topologies.switching_file import NO_SWITCHING, SWITCHING_KEYS, load_switching_preset
+from emu.units import microseconds
 
 DEFAULT_SWITCHING: Final = ("roce-pfc", "roce-dcqcn", "roce-lossy", "infiniband", "ultra-ethernet")
 COMPARE_VERSION: Final = 1
-COLUMNS: Final = (
-    "size", "switching", "algo", "median us", "p99 us", "pauses us", "waits us", "marks", "drops", "resent", "trims", "cause",
-    "late %", "verdict",
-)  # fmt: skip
+LARGEST: Final = 3
+"""Of nccl-tests' -a: the time of the rank that is last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One size under one preset.  ``times_ps``: of one operation, by seed, or by iteration with one seed."""
+    """One size under one preset.  ``times_ps``: of one operation, by seed, or by iteration with one seed.
+
+    ``n_calls``: how often the collective ran while the counters of ``congestion`` were counting, over all seeds.
+    """
 
     switching: str
     row: Row
     times_ps: tuple[int, ...]
+    n_calls: int
 
     @property
     def side(self) -> Side:
@@ -71,6 +60,16 @@ class Compared:
     @property
     def congestion(self) -> CongestionReport | None:
         return self.side.congestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """``rows``: by size, then in the order of the presets.  ``differences``: (preset, its switching in a line) of these rows;
+    ``refused``: (preset, why) of those that did not run."""
+
+    rows: tuple[Compared, ...]
+    differences: tuple[tuple[str, str], ...]
+    refused: tuple[tuple[str, str], ...]
 
 
 def with_switching(options: BenchOptions, text: str) -> BenchOptions:
@@ -101,11 +100,13 @@ def compare(
     *,
     open_session: OpenSession,
     calibration: Callable[[], Calibration],
-) -> tuple[Compared, ...]:
-    """Every size under every preset, by size and then in the order of ``names``.
+) -> Comparison:
+    """Every size under every preset of ``names``, by the time of the last rank.
 
-    Raises ConfigError before anything runs when a name is not known, is named twice, or --set has one too.
+    Raises ConfigError before anything runs when a name is not known, is named twice, or --set has one too; and when every
+    preset is refused.
     """
+    options = replace(options, average=LARGEST)
     if len(set(names)) != len(names):
         raise ConfigError(f"--switching {', '.join(names)}: name each once")
     if any(key.rpartition(".")[2] == "switching" for key, _ in options.settings):
@@ -114,67 +115,84 @@ def compare(
         raise ConfigError(f"--fabric {', '.join(options.fabrics)}: compare looks at one fabric; emu predict compares several")
     seeds = range(options.seed, options.seed + options.n_seeds)
     fabric = options.fabrics[0]
-    cases = [(name, [prepare(with_switching(options, name), fabric, seed) for seed in seeds]) for name in names]
-    if options.dilation is None and not options.simulated:
+    switched = {name: with_switching(options, name) for name in names}
+    for name in names:
+        _check_known(name)
+    cases: dict[str, list[Case]] = {}
+    refused: dict[str, str] = {}
+    for name in names:
+        try:
+            cases[name] = [prepare(switched[name], fabric, seed) for seed in seeds]
+        except ConfigError as error:
+            refused[name] = str(error)
+    if cases and options.dilation is None and not options.simulated:
         calibration()  # before a session is open, which its own would disturb
     found: list[Compared] = []
     algorithms: dict[int, str] = {}
-    for name, per_seed in cases:
+    for name, per_seed in cases.items():
         by_seed = []
-        for case in per_seed:
-            named = replace(case, name=f"{case.name}, {name}")
-            rows = seed_rows(named, options, observer, open_session, calibration, in_place=False, algorithms=algorithms)
-            with closing(rows):
-                by_seed.append(list(rows))
-            algorithms = algorithms or {row.size_bytes: row.out_of_place.algorithm for row in by_seed[0]}
-        found += [_compared(name, same_size) for same_size in zip(*by_seed, strict=True)]
+        try:
+            for case in per_seed:
+                named = replace(case, name=f"{case.name}, {name}")
+                rows = seed_rows(named, options, observer, open_session, calibration, in_place=False, algorithms=algorithms)
+                with closing(rows):
+                    by_seed.append(list(rows))
+                algorithms = algorithms or {row.size_bytes: row.out_of_place.algorithm for row in by_seed[0]}
+        except ConfigError as error:
+            refused[name] = str(error)
+            continue
+        n_calls = len(seeds) * (options.warmup + options.iterations)
+        found += [_compared(name, same_size, n_calls) for same_size in zip(*by_seed, strict=True)]
     order = {name: number for number, name in enumerate(names)}
-    return tuple(sorted(found, key=lambda one: (one.row.size_bytes, order[one.switching])))
+    refusals = tuple((name, refused[name]) for name in names if name in refused)
+    if not found:
+        raise _all_refused(refusals)
+    return Comparison(
+        rows=tuple(sorted(found, key=lambda one: (one.row.size_bytes, order[one.switching]))),
+        differences=tuple((name, _switching_line(cases[name][0])) for name in names if name not in refused),
+        refused=refusals,
+    )
 
 
-def _compared(name: str, rows: Sequence[Row]) -> Compared:
+def _check_known(text: str) -> None:
+    """A slip of the name is no refusal: the whole command waits for its mending.  Raises ConfigError."""
+    name = text.partition(",")[0].strip()
+    if name != NO_SWITCHING:
+        load_switching_preset(name, where="--switching")
+
+
+def _all_refused(refused: Sequence[tuple[str, str]]) -> ConfigError:
+    """One line: what all say alike, with all their names, else the first with its own."""
+    name, reason = refused[0]
+    if len(refused) > 1 and all(other == reason for _, other in refused):
+        return ConfigError(f"{reason} (with each --switching: {', '.join(name for name, _ in refused)})")
+    more = f" (and {len(refused) - 1} more refused)" if len(refused) > 1 else ""
+    return ConfigError(f"--switching {name}: {reason}{more}")
+
+
+def _switching_line(case: Case) -> str:
+    switching = case.topology.switching
+    return "infinite buffers, no packets" if switching is None else switching_line(switching)
+
+
+def _compared(name: str, rows: Sequence[Row], n_calls: int) -> Compared:
     sides = [row.out_of_place for row in rows]
     if sides[0].unpaced:
         times = [side.time_ps for side in sides]
     else:
         times = [side.model_ps for side in sides] if len(sides) > 1 else list(sides[0].iteration_ps)
-    return Compared(switching=name, row=over_seeds(rows), times_ps=tuple(times))
+    return Compared(switching=name, row=over_seeds(rows), times_ps=tuple(times), n_calls=n_calls)
 
 
-def cells(one: Compared) -> tuple[str, ...]:
-    """A row of the table, by :data:`COLUMNS`."""
-    congestion = one.congestion
-    counted = ("-",) * 7
-    if congestion is not None:
-        n = congestion.n_runs
-        counted = (
-            f"{microseconds(congestion.pause_ps) / n:.1f}",
-            f"{microseconds(congestion.wait_ps) / n:.1f}",
-            f"{congestion.marked_packets / n:.0f}",
-            f"{congestion.discards / n:.0f}",
-            format_bytes(congestion.retransmitted_bytes / n),
-            f"{congestion.trimmed_packets / n:.0f}",
-            words(diagnose(congestion)),
-        )
-    return (
-        format_bytes(one.row.size_bytes),
-        one.switching,
-        one.side.algorithm,
-        f"{microseconds(one.median_ps):.2f}",
-        f"{microseconds(one.p99_ps):.2f}",
-        *counted,
-        "-" if one.row.late is None else f"{100 * one.row.late:+.2f}",
-        str(one.row.verdict),
-    )
-
-
-def compare_document(options: BenchOptions, found: Sequence[Compared], arguments: Sequence[str]) -> dict[str, Any]:
-    """Plain data for --json; totals are sums over seeds."""
+def compare_document(options: BenchOptions, found: Comparison, arguments: Sequence[str]) -> dict[str, Any]:
+    """Plain data for --json; totals are sums over calls and seeds."""
     return {
         "emu_compare_version": COMPARE_VERSION,
         "args": list(arguments),
         "versions": versions(),
-        "options": options.as_plain(),
+        "options": replace(options, average=LARGEST).as_plain(),
+        "differences": dict(found.differences),
+        "refused": dict(found.refused),
         "rows": [
             {
                 "size": one.row.size_bytes,
@@ -187,8 +205,9 @@ def compare_document(options: BenchOptions, found: Sequence[Compared], arguments
                 "late": one.row.late,
                 "verdict": str(one.row.verdict),
                 "nwrong": one.side.n_wrong,
+                "calls": one.n_calls,
                 "congestion": None if one.congestion is None else totals_document(one.congestion),
             }
-            for one in found
+            for one in found.rows
         ],
     }

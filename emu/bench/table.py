@@ -145,7 +145,9 @@ class Table:
         if result.minimum is not None:
             met = "OK" if result.meets_minimum else "FAILED"
             bounded = f" {met} (at least {MIN_BW_SHARE:g} x {result.minimum:g} asked for)"
-        lines = [out_of_bounds, f"# Avg bus bandwidth    : {average}{bounded}"]
+        unchecked = all(side.n_wrong is None for row in result.rows for side in row.sides)
+        not_checked = ["# Not checked          : no result was compared with what it must be; -c 1 checks"] if unchecked else []
+        lines = [out_of_bounds, *not_checked, f"# Avg bus bandwidth    : {average}{bounded}"]
         if result.n_degraded:
             lines.append(
                 f"# Degraded rows        : {result.n_degraded} of {len(result.rows)}, not in the average: the host did not"

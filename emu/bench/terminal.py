@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Final, TextIO
+from typing import TextIO
 
 from emu.bench.fabrics import Case
 from emu.bench.options import BenchOptions
@@ -14,8 +13,6 @@ from emu.bench.runner import FabricResult
 from emu.bench.table import Table
 
 _CLEAR_LINE = "\r\x1b[K"
-_WIDE: Final = 250
-"""Characters of a line where nobody's window has an edge."""
 
 
 class Terminal:
@@ -52,24 +49,6 @@ class Terminal:
         """Lines of data, on stdout."""
         self.clear()
         self.out.write("".join(f"{line}\n" for line in lines))
-        self.out.flush()
-
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_left: int = 1) -> None:
-        """A table of data, on stdout; the first ``n_left`` columns to the left, the others to the right.  It is as wide as
-        it needs to be where stdout is no terminal."""
-        from rich.box import SIMPLE_HEAD  # only this needs it, and the other commands are to be quick
-        from rich.console import Console
-        from rich.table import Table as RichTable
-
-        self.clear()
-        table = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD)
-        for number, column in enumerate(columns):
-            table.add_column(
-                column, justify="left" if number < n_left else "right", overflow="fold", no_wrap=not self.out.isatty()
-            )
-        for row in rows:
-            table.add_row(*row)
-        Console(file=self.out, width=None if self.out.isatty() else _WIDE, highlight=False, markup=False).print(table)
         self.out.flush()
 
     def begin(self, case: Case, options: BenchOptions) -> None:

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from emu.clock import DilatedClock, wall_ns
+from emu.drivers.blocked import Blocked
 from emu.drivers.engine import FOREVER_PS, ImpairmentTable
 from emu.drivers.floors import FloorPage
 from emu.drivers.paced import HostCounters, Paced, PacedEngine
@@ -252,10 +253,24 @@ class EmulatedHost:
             if not engine.interrupted:
                 engine.run(self._limit(now_ps))
             engine.emit_until(now_ps)
+            if engine.failure is not None:
+                self._give_up(engine.failure)
         self._publish()
         if engine.interrupted or self.runtime.inbox or self.commands or self.carrier.readable():
             return
         self._wait(now_ps, engine.events != before)
+
+    def _give_up(self, failure: EmuError) -> None:
+        """End the run on this actor; where none of its ranks is left to be told, the loop ends, of which the session hears."""
+        if self.runtime.failed is not None:
+            return
+        if self.runtime.finished_all():
+            raise failure
+        self.runtime.fail(failure)
+
+    def blocked(self, *, for_ever: bool) -> Blocked:
+        """What holds back the ports of hosted nodes.  In the loop's thread."""
+        return self.engine.blocked(for_ever=for_ever) if isinstance(self.engine, PacedPacketEngine) else Blocked()
 
     def _floor_ps(self) -> int:
         """How far the calendar may be handled while user code runs."""

@@ -22,6 +22,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from emu.collectives.executor import Operation
+from emu.errors import EmuError
 from emu.fabric.counters import AdapterStatistics, QueueStatistics
 from emu.fabric.endpoint import Endpoint
 from emu.fabric.frame import Frame
@@ -67,6 +68,8 @@ class Engine:
         self.now_ps = 0
         self.events = 0
         self.interrupted = False
+        self.failure: EmuError | None = None
+        """Why what is under way will never be there, once that is known."""
         self.hops: list[tuple[int, int]] | None = None
         """Where a list: (model time, payload) of each frame and hop, for those who predict the host's work."""
         self._sequence = 0

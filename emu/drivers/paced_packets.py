@@ -55,8 +55,8 @@ class PacedPacketEngine(Paced, PacketEngine):
             link, host.channel(peer), frame.source_rank, frame.target_rank, frame.flow, frame.route_flow, frame.communicator,
             frame.operation, frame.message, frame.chunk, frame.payload_bytes, frame.message_bytes, frame.digest,
             frame.traffic_class, packet.queue_pair, packet.queue, packet.marked, packet.trimmed, packet.sequence,
-            packet.offset_bytes, packet.payload_bytes, packet.entropy, packet.sent_ps, packet.head_ps, packet.tail_ps,
-            host.clock.anchor_ns,
+            packet.sending, packet.offset_bytes, packet.payload_bytes, packet.entropy, packet.sent_ps, packet.head_ps,
+            packet.tail_ps, host.clock.anchor_ns,
         )  # fmt: skip
         due_ps = self._due_ps(packet, link)
         host.emit(peer, pack_packet(host.session, host.epoch, header), packet.payload, packet.payload_bytes, due_ps, self.now_ps)
@@ -102,7 +102,7 @@ class PacedPacketEngine(Paced, PacketEngine):
             payload=data[PACKET_BYTES:] if payload is None and len(data) > PACKET_BYTES else payload,
         )
         packet.head_ps, packet.tail_ps = header.head_ps, header.tail_ps
-        packet.marked, packet.trimmed = header.marked, header.trimmed
+        packet.marked, packet.trimmed, packet.sending = header.marked, header.trimmed, header.sending
         due_ps = self._not_past(self._due_ps(packet, header.link))
         self._sequence += 1
         heappush(self.calendar, (due_ps, header.link, self._sequence, packet))

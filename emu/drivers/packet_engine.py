@@ -22,9 +22,9 @@ from typing import Any, cast
 
 from emu.balancing.base import Place, Policy
 from emu.congestion.base import Line, ReceiverControl, SenderControl
-from emu.drivers.blocked import explain_blocked, explain_held_back
+from emu.drivers.blocked import Blocked, blocked_in, explain_blocked, explain_held_back
 from emu.drivers.engine import Engine, ImpairmentTable
-from emu.errors import Deadlock
+from emu.errors import Deadlock, Stalled
 from emu.fabric.adapter import Adapter
 from emu.fabric.counters import AdapterStatistics, QueueStatistics
 from emu.fabric.endpoint import Endpoint
@@ -33,11 +33,15 @@ from emu.fabric.link import LinkStatistics
 from emu.fabric.next_links import NextLinks
 from emu.fabric.packet import Notice, NoticeKind, Packet
 from emu.fabric.port import FOREVER_PS, Port
+from emu.fabric.queue_pair import SendQueuePair
 from emu.fabric.switch import Switch
 from emu.topologies.extensions import extension
-from emu.topologies.graph import Topology
+from emu.topologies.graph import Link, Topology
 from emu.topologies.switching import TrafficClass
-from emu.units import duration_ps
+from emu.units import duration_ps, format_time
+
+MOST_SILENT_TIMEOUTS = 64
+"""A queue pair gives up after so many timeouts without a new acknowledgement, as adapters do after their retry count."""
 
 
 class PacketEngine(Engine):
@@ -257,18 +261,33 @@ class PacketEngine(Engine):
             if self._rank_node[adapter.rank] == node:
                 adapter.divert(now_ps)
 
-    def timed_out(self) -> None:
-        """Timers alone would go on for ever: end the run where nothing else is left and ports wait in a cycle."""
-        if not all(self._is_hosted) or self.switching.watchdog is not None:
+    def timed_out(self, rank: int, pair: SendQueuePair) -> None:
+        """Timers alone would go on for ever: end the run where ports wait in a cycle and nothing else is left, or where a
+        queue pair has tried too often."""
+        if pair.silent_timeouts >= MOST_SILENT_TIMEOUTS:
+            traffic_class = self.switching.classes[pair.queue]
+            self.failure = Stalled(
+                f"rank {rank} gives up on rank {pair.peer}: {pair.silent_timeouts} timeouts of"
+                f" {format_time(traffic_class.timeout_ps)} in a row, and nothing more was acknowledged; see what loses or holds"
+                f" class {traffic_class.name!r} there, or raise its timeout{self.held_back()}"
+            )
+            self.interrupted = True
+        if not all(self._is_hosted):
             return
         if any(type(item) is Packet or (type(item) is Notice and item.link >= 0) for _, _, _, item in self.calendar):
             return
-        if not any(port.is_busy for port in self.ports.values()) and self.deadlock() is not None:
+        if any(port.is_busy for port in self.ports.values()):
+            return
+        if explain_blocked(blocked_in(self.ports, for_ever=True), self.topology) is not None:
             self.is_stuck = self.interrupted = True
+
+    def blocked(self, *, for_ever: bool) -> Blocked:
+        """What holds back the ports of hosted nodes, see :func:`emu.drivers.blocked.blocked_in`."""
+        return blocked_in(self.ports, self.adapters.values(), for_ever=for_ever)
 
     def deadlock(self) -> Deadlock | None:
         """The cycle of ports that wait for each other, once nothing moves any more."""
-        return explain_blocked(self.ports, self.topology)
+        return explain_blocked(blocked_in(self.ports, for_ever=self.is_stuck), self.topology)
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -283,6 +302,20 @@ class PacketEngine(Engine):
 
 
 def _reverse_latencies(topology: Topology) -> list[int]:
-    """Per link, the latency of the way back to its sender: its own where no link goes back."""
-    back = {(link.source, link.target): link.latency_ps for link in topology.links}
-    return [max(1, back.get((link.target, link.source), link.latency_ps)) for link in topology.links]
+    """Per link, the latency of the way back to its sender: of the link back of the same suffix (``a->b#1``, ``b->a#1``), else of
+    the same place among parallel ones; its own where no link goes back."""
+    nodes, links = topology.nodes, topology.links
+    parallel: dict[tuple[int, int], list[Link]] = {}
+    places = []
+    for link in links:
+        same = parallel.setdefault((link.source, link.target), [])
+        places.append(len(same))
+        same.append(link)
+    found = []
+    for link, place in zip(links, places, strict=True):
+        back = parallel.get((link.target, link.source), [link])
+        here, there = nodes[link.source].name, nodes[link.target].name
+        name = f"{there}->{here}{link.name.removeprefix(f'{here}->{there}')}"
+        twin = next((other for other in back if other.name == name), back[min(place, len(back) - 1)])
+        found.append(max(1, twin.latency_ps))
+    return found

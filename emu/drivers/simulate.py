@@ -121,7 +121,7 @@ class Simulation:
         runtime = self.runtime
         if runtime.failed is not None:
             return None
-        failure: EmuError | None = runtime.first_failure()
+        failure: EmuError | None = runtime.first_failure() or self.engine.failure
         next_ps = self.engine.next_wakeup()
         if failure is None and next_ps is not None and next_ps > FOREVER_PS:
             return ConfigError(

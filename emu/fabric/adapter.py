@@ -20,6 +20,7 @@ from emu.fabric.counters import AdapterStatistics
 from emu.fabric.frame import Frame
 from emu.fabric.lineup import PortSource
 from emu.fabric.packet import Notice, NoticeKind, Packet
+from emu.fabric.pausing import Pauser
 from emu.fabric.port import FOREVER_PS, Port, wire_bytes
 from emu.fabric.queue_pair import Reassembly, ReceiveQueuePair, SendQueuePair
 from emu.fabric.switch import Switch, credit_step_bytes
@@ -49,8 +50,8 @@ class Plane(Protocol):
         """The last byte of a chunk leaves now for the first time."""
         ...
 
-    def timed_out(self) -> None:
-        """A retransmission timer ran out: perhaps nothing moves any more."""
+    def timed_out(self, rank: int, pair: SendQueuePair) -> None:
+        """A retransmission timer of the rank ran out: perhaps nothing moves any more."""
         ...
 
     def control(self, traffic_class: TrafficClass, source_rank: int, target_rank: int) -> tuple[SenderControl, ReceiverControl]:
@@ -89,14 +90,13 @@ class Adapter:
             switch.ports[link].source = source
         self.senders: dict[tuple[int, int, int], SendQueuePair] = {}
         self.receivers: dict[tuple[int, int, int], tuple[ReceiveQueuePair, ReceiverControl]] = {}
-        sizes = [wire_bytes(into, switching.quantum_bytes, switching.trim_bytes) for into in ingress.values()]
+        sizes = [wire_bytes(into, switching.quantum_bytes) for into in ingress.values()]
         self._credit_steps_bytes = [credit_step_bytes(c, max(sizes, default=0)) for c in switching.classes] * switching.n_lanes
         self._dealt: dict[tuple[int, int], int] = {}
         self._assembling: dict[tuple[int, ...], tuple[Reassembly, Frame]] = {}
         self._drain_free_ps = 0
         self._received_bytes: dict[tuple[int, int], int] = {}
         self._buffered_bytes = 0
-        self._paused: set[tuple[int, int]] = set()
         self._owed: dict[tuple[int, int], int] = {}
         limits = [plane.control(c, rank, rank)[1].admits for c in switching.classes]
         self._admissions = [None if limit is None else Admission(limit) for limit in limits]
@@ -104,7 +104,6 @@ class Adapter:
         self.n_trimmed = self.n_discarded = self.n_pauses = self.peak_receive_bytes = self.n_accepted = 0
         self._xoff_bytes = max(0, switching.receive_buffer_bytes - switching.headroom_bytes)
         self._xon_bytes = max(0, self._xoff_bytes - switching.xon_offset_bytes)
-        self._is_stuck = False
         if pause_storm is not None:
             start_ps, lasts_ps = pause_storm
             plane.call_rank(rank, start_ps, self._get_stuck)
@@ -202,7 +201,7 @@ class Adapter:
         pair.control.timed_out(now_ps)
         self._start_timer(pair, now_ps)
         self._renew(pair, now_ps)
-        self.plane.timed_out()
+        self.plane.timed_out(self.rank, pair)
 
     def answered(self, notice: Notice, now_ps: int) -> None:
         """A word from the other end of a queue pair is here."""
@@ -239,25 +238,26 @@ class Adapter:
     def receive(self, packet: Packet, link: int, now_ps: int) -> None:
         """The tail of a packet for this rank is here."""
         traffic_class = self.switching.classes[packet.queue % len(self.switching.classes)]
-        n_bytes = wire_bytes(self._ingress[link], packet.payload_bytes, self.switching.trim_bytes)
-        if traffic_class.discipline is Discipline.DROP and self._buffered_bytes + n_bytes > self.switching.receive_buffer_bytes:
-            self.n_discarded += 1
-            return
+        trim_bytes = self.switching.trim_bytes if packet.trimmed else 0
+        n_bytes = wire_bytes(self._ingress[link], packet.payload_bytes, trim_bytes)
         if self.drain_rate_bps is None:
             self._drained(link, packet.queue, n_bytes, now_ps, buffered=False)
             self._accept(packet, now_ps)
             return
-        key = link, packet.queue
+        queue = packet.queue
+        held = self._received_bytes.get((link, queue), 0) + n_bytes
+        if traffic_class.discipline is Discipline.DROP and held > self.switching.receive_buffer_bytes:
+            self.n_discarded += 1
+            return
+        self._received_bytes[link, queue] = held
         self._buffered_bytes += n_bytes
-        self.peak_receive_bytes = max(self.peak_receive_bytes, self._buffered_bytes)
-        held = self._received_bytes[key] = self._received_bytes.get(key, 0) + n_bytes
+        self.peak_receive_bytes = max(self.peak_receive_bytes, held)
         if traffic_class.discipline is Discipline.PAUSE:
             assert held <= self._xoff_bytes + self.switching.headroom_bytes, "a lossless packet does not fit"
-            if held > self._xoff_bytes and key not in self._paused:
-                self._pause(key, now_ps)
+            if held > self._xoff_bytes:
+                self._pause(link, queue, Pauser.RECEIVER, now_ps)
         begin_ps = max(now_ps, self._drain_free_ps)
         self._drain_free_ps = begin_ps + duration_ps(n_bytes, self.drain_rate_bps)
-        queue = packet.queue
 
         def drained(at_ps: int) -> None:
             self._drained(link, queue, n_bytes, at_ps, buffered=True)
@@ -272,37 +272,33 @@ class Adapter:
         if buffered:
             self._buffered_bytes -= n_bytes
             held = self._received_bytes[key] = self._received_bytes[key] - n_bytes
-            if key in self._paused and held <= self._xon_bytes and not self._is_stuck:
-                self._resume(key, now_ps)
+            if held <= self._xon_bytes:
+                self.switch.pausers.go_on(link, queue, Pauser.RECEIVER, now_ps)
         if traffic_class.discipline is Discipline.CREDIT:
             owed = self._owed[key] = self._owed.get(key, 0) + n_bytes
             if owed >= self._credit_steps_bytes[queue]:
                 self._owed[key] = 0
                 self.plane.notify_link(Notice(NoticeKind.CREDIT, value=owed, link=link, queue=queue), now_ps)
 
-    def _pause(self, key: tuple[int, int], now_ps: int) -> None:
-        self._paused.add(key)
-        self.n_pauses += 1
-        self.plane.notify_link(Notice(NoticeKind.PAUSE, value=1, link=key[0], queue=key[1]), now_ps)
+    def _pause(self, link: int, queue: int, pauser: Pauser, now_ps: int) -> None:
+        if self.switch.pausers.stop(link, queue, pauser, now_ps):
+            self.n_pauses += 1
 
-    def _resume(self, key: tuple[int, int], now_ps: int) -> None:
-        self._paused.discard(key)
-        self.plane.notify_link(Notice(NoticeKind.PAUSE, value=0, link=key[0], queue=key[1]), now_ps)
+    def _pausable(self) -> list[tuple[int, int]]:
+        """(link, queue) of all senders that pauses can stop."""
+        classes = self.switching.classes
+        queues = [q for q in range(self.switching.n_queues) if classes[q % len(classes)].discipline is Discipline.PAUSE]
+        return [(link, queue) for link in self._ingress for queue in queues]
 
     def _get_stuck(self, now_ps: int) -> None:
         """A storm begins: everything that may be paused is, whatever the receive buffer holds."""
-        self._is_stuck = True
-        classes = self.switching.classes
-        for key in ((link, queue) for link in self._ingress for queue in range(self.switching.n_queues)):
-            if classes[key[1] % len(classes)].discipline is Discipline.PAUSE and key not in self._paused:
-                self._pause(key, now_ps)
+        for link, queue in self._pausable():
+            self._pause(link, queue, Pauser.STUCK, now_ps)
 
     def _recover(self, now_ps: int) -> None:
         """The storm is over."""
-        self._is_stuck = False
-        for key in sorted(self._paused):
-            if self._received_bytes.get(key, 0) <= self._xon_bytes:
-                self._resume(key, now_ps)
+        for link, queue in self._pausable():
+            self.switch.pausers.go_on(link, queue, Pauser.STUCK, now_ps)
 
     def _accept(self, packet: Packet, now_ps: int) -> None:
         frame = packet.frame

@@ -1,14 +1,15 @@
 """Buffer: a switch's packet memory, shared by its ports.
 
-Accounting, in wire bytes, by (ingress link, queue):
+Accounting, in wire bytes of the link that a packet came by, by (ingress link, queue):
 
     reserved    of its own; filled first
     shared      up to alpha x what is free of the pool, the dynamic threshold (Choudhury and Hahne, IEEE/ACM ToN 6(2), 1998)
     headroom    ``pause`` only: what comes after the pause went out
 
 ``pause`` is accounted at the ingress: beyond the threshold its sender is paused, and what is still under way goes to
-the headroom.  ``drop`` is accounted at the egress too: what would take its egress queue beyond the threshold does not
-fit.  ``credit`` has input buffers of its own, outside the pool; the credits see to it that they are never full.
+the headroom.  ``drop`` is accounted at the egress too: what would take its egress queue, in wire bytes of its own link,
+beyond the threshold does not fit.  ``credit`` has input buffers of its own, outside the pool; the credits see to it that
+they are never full.
 
 Law: in = out + held, nothing is negative, and a packet of a lossless class always fits.
 """
@@ -66,11 +67,14 @@ class SharedBuffer:
         return (self.pool_bytes - self.pool_used_bytes) * self._alpha_numerator // self._alpha_denominator
 
     def admits(self, queue: IngressQueue, egress_bytes: int, n_bytes: int) -> bool:
-        """Whether ``n_bytes`` of a class that may be dropped fit: in what is reserved, or behind ``egress_bytes`` of the pool."""
+        """Whether ``n_bytes`` of a class that may be dropped fit: in what is reserved, or in the pool.
+
+        ``egress_bytes``: of the egress queue, with them.
+        """
         rest = n_bytes - queue.unused_bytes(n_bytes)
         if not rest:
             return True
-        return rest <= self.pool_bytes - self.pool_used_bytes and egress_bytes + n_bytes <= self.threshold_bytes()
+        return rest <= self.pool_bytes - self.pool_used_bytes and egress_bytes <= self.threshold_bytes()
 
     def take(self, queue: IngressQueue, n_bytes: int) -> bool:
         """Hold ``n_bytes``.  Returns whether the queue's sender must be paused now."""

@@ -5,12 +5,17 @@ Law: counters only grow; what still lasts is counted up to the time of asking.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatistics:
-    """Counters of one port and class (all its lanes).  Pauses are counted at the sender that they stop."""
+    """Counters of one port and class (all its lanes).  Pauses are counted at the sender that they stop.
+
+    Counts are sums over the lanes.  Lanes wait side by side, so times are those of the lane that waited longest: none is more
+    than the time that has passed.
+    """
 
     class_name: str
     packets: int
@@ -20,7 +25,7 @@ class QueueStatistics:
     pause_transitions: int
     """Times that the queue went from running to paused."""
     pause_ps: int
-    """Time for which the queue was paused."""
+    """Time for which a lane was paused, at most."""
     wait_ps: int
     """PortXmitWait: time for which a packet waited for credits or a pause while the wire was free."""
     marked_packets: int
@@ -54,8 +59,9 @@ class AdapterStatistics:
     discarded_packets: int
     """Dropped here: the receive buffer was full."""
     peak_receive_bytes: int
+    """The most that was held of one link, class and lane, for each of which there is a receive buffer (or credits)."""
     pauses_sent: int
-    """Without their refreshes."""
+    """Without their refreshes, and without those that a forwarding node's shared buffer had sent already."""
 
 
 class PortCounters:
@@ -82,16 +88,21 @@ class PortCounters:
         self.peak_queue_bytes = 0
 
 
-def summed(class_name: str, lanes: list[PortCounters], *, pause_frames: int, pause_ps: int, wait_ps: int) -> QueueStatistics:
-    """One class's counters over its lanes; the last three are what still lasts and is not in them yet."""
+def summed(
+    class_name: str, lanes: Sequence[PortCounters], *, pauses: Sequence[tuple[int, int]], waits_ps: Sequence[int]
+) -> QueueStatistics:
+    """One class's counters over its lanes.
+
+    ``pauses`` (frames, time) and ``waits_ps``: by lane, what still lasts and is not in the counters yet.
+    """
     return QueueStatistics(
         class_name=class_name,
         packets=sum(c.packets for c in lanes),
         payload_bytes=sum(c.payload_bytes for c in lanes),
-        pause_frames=sum(c.pause_frames for c in lanes) + pause_frames,
+        pause_frames=sum(c.pause_frames for c in lanes) + sum(frames for frames, _ in pauses),
         pause_transitions=sum(c.pause_transitions for c in lanes),
-        pause_ps=sum(c.pause_ps for c in lanes) + pause_ps,
-        wait_ps=sum(c.wait_ps for c in lanes) + wait_ps,
+        pause_ps=max(c.pause_ps + lasting_ps for c, (_, lasting_ps) in zip(lanes, pauses, strict=True)),
+        wait_ps=max(c.wait_ps + lasting_ps for c, lasting_ps in zip(lanes, waits_ps, strict=True)),
         marked_packets=sum(c.marked for c in lanes),
         dropped_packets=sum(c.dropped_packets for c in lanes),
         dropped_bytes=sum(c.dropped_bytes for c in lanes),

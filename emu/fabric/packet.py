@@ -14,7 +14,8 @@ from emu.fabric.frame import Frame
 class Packet:
     """A part of ``frame`` (the chunk): its bytes from ``offset_bytes`` on.  Mutable: each hop moves its due times on.
 
-    ``sequence`` counts the packets of its queue pair.  ``queue`` is the lane x classes + class it waits in.
+    ``sequence`` counts the packets of its queue pair, ``sending`` how often this one was sent before.
+    ``queue`` is the lane x classes + class it waits in.
     ``head_ps`` / ``tail_ps``: when its first and its last byte reach the far end of the link that it is on.
     ``ingress`` is the link by which it came to the node that holds it, -1 at its source; it holds ``held_bytes`` of that
     link's share of the buffer, in ``held_queue``.  ``marked`` is ECN's mark;
@@ -23,7 +24,7 @@ class Packet:
 
     __slots__ = (
         "entropy", "frame", "head_ps", "held_bytes", "held_queue", "ingress", "marked", "offset_bytes", "payload",
-        "payload_bytes", "queue", "queue_pair", "sent_ps", "sequence", "tail_ps", "trimmed",
+        "payload_bytes", "queue", "queue_pair", "sending", "sent_ps", "sequence", "tail_ps", "trimmed",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,7 @@ class Packet:
         self.queue_pair = queue_pair
         self.queue = queue
         self.sequence = sequence
+        self.sending = 0
         self.offset_bytes = offset_bytes
         self.payload_bytes = payload_bytes
         self.entropy = entropy

@@ -10,14 +10,19 @@ come for the restoration time.
 Law: a queue is paused from a pause until it is taken back, except while it is in a storm; nothing stops a packet that is on the
 wire, so time counts from its end.
 
+At the node that pauses, several may want one sender stopped: the shared buffer, the receive buffer of its adapter, an adapter
+that is stuck.  They share one pause, as its frames name the class only (:class:`Pausers`).
+
 Not modelled: SONiC's polling; the actions forward and alert.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum
 
 from emu.fabric.counters import PortCounters
+from emu.fabric.packet import Notice, NoticeKind
 from emu.topologies.graph import Link
 from emu.topologies.switching import Switching
 
@@ -28,6 +33,44 @@ PS_PER_SECOND = 10**12
 def refresh_ps(link: Link, switching: Switching) -> int:
     """Half of the time for which one pause frame stops the sender of ``link``."""
     return max(1, switching.pause_quanta * QUANTUM_BITS * PS_PER_SECOND // (2 * link.rate_bps))
+
+
+class Pauser(Enum):
+    """Who wants a sender stopped."""
+
+    BUFFER = "shared buffer"
+    RECEIVER = "receive buffer"
+    STUCK = "stuck adapter"
+
+
+class Pausers:
+    """Of each (link, queue) that enters a node, who keeps its sender paused.
+
+    Law: the sender is told to stop by the first of them, and to go on when the last is gone.
+    """
+
+    def __init__(self, notify: Callable[[Notice, int], None]) -> None:
+        """``notify``: sends a word to the sending end of its link, at a time."""
+        self._notify = notify
+        self._of: dict[tuple[int, int], set[Pauser]] = {}
+
+    def stop(self, link: int, queue: int, pauser: Pauser, now_ps: int) -> bool:
+        """Returns whether a pause goes out: False where somebody holds the sender already."""
+        found = self._of.setdefault((link, queue), set())
+        is_first = not found
+        found.add(pauser)
+        if is_first:
+            self._notify(Notice(NoticeKind.PAUSE, value=1, link=link, queue=queue), now_ps)
+        return is_first
+
+    def go_on(self, link: int, queue: int, pauser: Pauser, now_ps: int) -> None:
+        """Nothing happens where ``pauser`` does not hold the sender."""
+        found = self._of.get((link, queue))
+        if not found or pauser not in found:
+            return
+        found.remove(pauser)
+        if not found:
+            self._notify(Notice(NoticeKind.PAUSE, value=0, link=link, queue=queue), now_ps)
 
 
 class Pausing:

@@ -16,8 +16,10 @@ The port of an adapter has, beside its queues, a source of packets of its own: q
 next packet only when it can go (``fabric/adapter.py``).  In a queue, what is forwarded goes before what is its own.
 
 Impairments: capacity (throttle, flap, a lost plane) and delays as on any link.  A packet of which a loss hits an MTU is
-gone, unless the link repeats it (``link_retry``): then it and those behind it come one round trip of the link later.  The
-credits of a lost packet are free again at once, as InfiniBand's absolute credit counts make up for what never came.
+gone as a whole: of packets of n MTUs a share of 1 - (1 - P)^n, so that results depend on the quantum where there is loss; with
+quantum = MTU the loss is P.  A link that repeats (``link_retry``) loses nothing: the packet and those behind it come one round
+trip of the link later.  The credits of a lost packet are free again at once, as InfiniBand's absolute credit counts make up for
+what never came.
 
 Not modelled: preemption; the bandwidth of pauses and credits.
 """
@@ -42,6 +44,8 @@ from emu.topologies.switching import Discipline, Switching
 __all__ = ["FOREVER_PS", "Port", "Source", "Wire", "wire_bytes"]
 
 _MAX_CACHED_SIZES: Final = 4096
+_TRIMMED: Final = -1
+"""Stands for the payload of a trimmed packet where costs are kept."""
 _TAKING: Final = (-1, 0, 0)
 """On the wire while the source is asked for a packet: what it does then must not start another."""
 
@@ -121,7 +125,6 @@ class Port:
         self._is_plain = not any(i.changes_capacity or i.changes_delay or i.loses for i, _ in impairments)
         self._costs: dict[int, tuple[int, int, int]] = {}
         self._sent = 0
-        self._mtus = 0
         self._last_tail_ps = 0
         self.n_payload_bytes = 0
         self.wire_bytes = 0
@@ -132,17 +135,18 @@ class Port:
 
     # -- sizes -----------------------------------------------------------------------------------
 
-    def cost(self, payload_bytes: int) -> tuple[int, int, int]:
+    def cost(self, payload_bytes: int, trimmed: bool = False) -> tuple[int, int, int]:
         """(wire bytes, their time, the time of the first MTU) of a packet, without impairments."""
-        found = self._costs.get(payload_bytes)
+        key = _TRIMMED if trimmed else payload_bytes
+        found = self._costs.get(key)
         if found is None:
             link = self.link
-            n_bytes = wire_bytes(link, payload_bytes, self.switching.trim_bytes)
+            n_bytes = wire_bytes(link, payload_bytes, self.switching.trim_bytes if trimmed else 0)
             first = min(n_bytes, link.mtu_bytes + link.header_bytes)
             rate = link.rate_bps
             if len(self._costs) >= _MAX_CACHED_SIZES:
                 self._costs.clear()
-            found = self._costs[payload_bytes] = (
+            found = self._costs[key] = (
                 n_bytes,
                 max(1, -(-n_bytes * WORK_PER_BYTE // rate)),
                 max(1, -(-first * WORK_PER_BYTE // rate)),
@@ -158,7 +162,7 @@ class Port:
             self._discard(packet, now_ps)
             return
         self.queues[queue].append(packet)
-        length = self.queued_bytes[queue] = self.queued_bytes[queue] + self.cost(packet.payload_bytes)[0]
+        length = self.queued_bytes[queue] = self.queued_bytes[queue] + self.cost(packet.payload_bytes, packet.trimmed)[0]
         counters = self.counters[queue]
         if length > counters.peak_queue_bytes:
             counters.peak_queue_bytes = length
@@ -171,10 +175,7 @@ class Port:
         for queue, waiting in enumerate(self.queues):
             waiting.clear()
             self.queued_bytes[queue] = 0
-            since_ps = self._waiting_since_ps[queue]
-            if since_ps >= 0:
-                self.counters[queue].wait_ps += now_ps - since_ps
-                self._waiting_since_ps[queue] = -1
+            self._end_wait(queue, now_ps)
         return withdrawn
 
     def pause(self, queue: int, stop: bool, now_ps: int) -> None:
@@ -216,6 +217,7 @@ class Port:
                 while waiting:
                     self._discard(waiting.popleft(), now_ps)
                 self.queued_bytes[queue] = 0
+                self._end_wait(queue, now_ps)
         leaving = self._leaving
         if leaving is not None:
             if now_ps < self.free_ps:
@@ -244,7 +246,7 @@ class Port:
         if waiting:
             packet = waiting.popleft()
             size = packet.payload_bytes
-            n_bytes, duration_ps, first_ps = self.cost(size)
+            n_bytes, duration_ps, first_ps = self.cost(size, packet.trimmed)
             self.queued_bytes[queue] -= n_bytes
         else:
             assert self.source is not None
@@ -283,28 +285,31 @@ class Port:
         """Wire bytes of the queue's next packet."""
         waiting = self.queues[queue]
         if waiting:
-            return self.cost(waiting[0].payload_bytes)[0]
+            return self.cost(waiting[0].payload_bytes, waiting[0].trimmed)[0]
         assert self.source is not None
         return self.cost(self.source.size_bytes(queue))[0]
 
     def _ready_ps(self, queue: int, now_ps: int) -> int:
         """When the queue's next packet may go, FOREVER_PS until something else happens."""
         if not self.queues[queue]:
-            if self.source is None:
-                return FOREVER_PS
-            ready_ps = self.source.ready_ps(queue, now_ps)
+            ready_ps = FOREVER_PS if self.source is None else self.source.ready_ps(queue, now_ps)
             if ready_ps > now_ps:
+                self._end_wait(queue, now_ps)
                 return ready_ps
-        since_ps = self._waiting_since_ps[queue]
         credits = self.credits[queue]
         if self.paused_since_ps[queue] >= 0 or (credits is not None and credits < self._next_bytes(queue)):
-            if since_ps < 0:
+            if self._waiting_since_ps[queue] < 0:
                 self._waiting_since_ps[queue] = now_ps
             return FOREVER_PS
+        self._end_wait(queue, now_ps)
+        return now_ps
+
+    def _end_wait(self, queue: int, now_ps: int) -> None:
+        """The queue's first packet may go, or is gone."""
+        since_ps = self._waiting_since_ps[queue]
         if since_ps >= 0:
             self.counters[queue].wait_ps += now_ps - since_ps
             self._waiting_since_ps[queue] = -1
-        return now_ps
 
     def _send_impaired(self, packet: Packet, n_bytes: int, now_ps: int) -> None:
         """The rule of :meth:`go` with what impairments add."""
@@ -320,9 +325,7 @@ class Port:
         delay_ps = sum(impairment.delay_ps(seed, key, start_ps) for impairment, seed in self._delays)
         lost = False
         attempt = 0
-        begin = self._mtus
-        self._mtus = end = begin + max(1, -(-packet.payload_bytes // link.mtu_bytes))
-        while self._is_lost(key, begin, end, attempt):
+        while self._is_lost(packet, attempt):
             self.lost_packets += 1
             if not self.switching.link_retry:
                 lost = True
@@ -349,9 +352,19 @@ class Port:
         packet.tail_ps = self._last_tail_ps = max(end_ps + delay_ps + link.latency_ps, packet.head_ps)
         self.wire.transmit(packet, self.index)
 
-    def _is_lost(self, key: FrameKey, begin: int, end: int, attempt: int) -> bool:
-        """Whether a loss hits any of a packet's MTUs, at this attempt to send it over the link."""
-        return any(loss.first_lost(seed, key, begin, end, attempt) is not None for loss, seed in self._losses)
+    def _is_lost(self, packet: Packet, attempt: int) -> bool:
+        """Whether a loss hits any of the packet's MTUs, at this attempt to send it over the link.
+
+        MTUs are numbered within their queue pair, so that a packet that is sent again is the same one and not a new one.
+        """
+        if not self._losses:
+            return False
+        mtu_bytes = self.link.mtu_bytes
+        begin = packet.sequence * -(-self._quantum // mtu_bytes)
+        end = begin + max(1, -(-packet.payload_bytes // mtu_bytes))
+        key = FrameKey(self.index, packet.entropy, packet.sequence)
+        tries = (packet.sending << 16) + attempt
+        return any(loss.first_lost(seed, key, begin, end, tries) is not None for loss, seed in self._losses)
 
     # -- what is known ---------------------------------------------------------------------------
 
@@ -366,6 +379,10 @@ class Port:
             return False
         credits = self.credits[queue]
         return self.paused_since_ps[queue] >= 0 or (credits is not None and credits < self._next_bytes(queue))
+
+    def is_watched(self, queue: int) -> bool:
+        """Whether a watchdog ends the pause that holds the queue back."""
+        return self.pausing.watchdog is not None and self.source is None and self.paused_since_ps[queue] >= 0
 
     @property
     def holds_bytes(self) -> int:
@@ -396,21 +413,23 @@ class Port:
         found = []
         for number, traffic_class in enumerate(self.switching.classes):
             lanes = range(number, self.switching.n_queues, n_classes)
-            lasting = [self.pausing.lasting(queue, now_ps) for queue in lanes]
+            waiting = [self._waiting_since_ps[queue] for queue in lanes]
             found.append(
                 summed(
                     traffic_class.name,
                     [self.counters[queue] for queue in lanes],
-                    pause_frames=sum(frames for frames, _ in lasting),
-                    pause_ps=sum(paused_ps for _, paused_ps in lasting),
-                    wait_ps=sum(now_ps - since for since in (self._waiting_since_ps[q] for q in lanes) if since >= 0),
+                    pauses=[self.pausing.lasting(queue, now_ps) for queue in lanes],
+                    waits_ps=[now_ps - since_ps if since_ps >= 0 else 0 for since_ps in waiting],
                 )
             )
         return tuple(found)
 
 
-def wire_bytes(link: Link, payload_bytes: int, least_bytes: int) -> int:
-    """A packet on the wire: payload and one header for every MTU of it; without payload ``least_bytes``, or a header."""
+def wire_bytes(link: Link, payload_bytes: int, trim_bytes: int = 0) -> int:
+    """A packet on the wire: payload and one header for every MTU of it; without payload a header, and at least a byte.
+
+    ``trim_bytes``: what is left of a packet at least where it was trimmed; 0 for all others.
+    """
     if not payload_bytes:
-        return max(least_bytes, link.header_bytes)
+        return max(trim_bytes, link.header_bytes, 1)
     return payload_bytes + -(-payload_bytes // link.mtu_bytes) * link.header_bytes

@@ -38,9 +38,10 @@ class SendQueuePair:
     """The sender's end.  ``index`` numbers the queue pairs between two ranks in one class."""
 
     __slots__ = (
-        "_acknowledged", "_offset", "_quantum", "_resend", "_sent", "_unsent", "chunks", "control", "deadline_ps", "entropy",
-        "granted_chunks", "index", "is_acknowledged", "n_chunks", "next_sequence", "outstanding_bytes", "peer", "pending",
-        "queue", "recovery", "resent_bytes", "resent_packets", "started_chunks", "ticket", "timeouts", "timer_set", "unacked",
+        "_acknowledged", "_offset", "_quantum", "_resend", "_sendings", "_sent", "_unsent", "chunks", "control", "deadline_ps",
+        "entropy", "granted_chunks", "index", "is_acknowledged", "n_chunks", "next_sequence", "outstanding_bytes", "peer",
+        "pending", "queue", "recovery", "resent_bytes", "resent_packets", "silent_timeouts", "started_chunks", "ticket",
+        "timeouts", "timer_set", "unacked",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,7 @@ class SendQueuePair:
         self._sent = 0
         self._acknowledged = 0
         self._resend: deque[int] = deque()
+        self._sendings: dict[int, int] = {}  # of what is unacked and was sent again: how often
         self._unsent: set[int] = set()  # of what is unacked: to go again, or pending; the rest is outstanding
         self.outstanding_bytes = 0
         self.pending: tuple[int, Segment, Packet] | None = None
@@ -82,7 +84,7 @@ class SendQueuePair:
         self.granted_chunks = 0
         self.resent_packets = 0
         self.resent_bytes = 0
-        self.timeouts = 0
+        self.timeouts = self.silent_timeouts = 0
 
     @property
     def keeps(self) -> bool:
@@ -160,6 +162,7 @@ class SendQueuePair:
         if not first_time:
             self.resent_packets += 1
             self.resent_bytes += segment.n_bytes
+            packet.sending = self._sendings[sequence] = self._sendings.get(sequence, 0) + 1
         self._sent = max(self._sent, sequence + 1)
         self._unsent.discard(sequence)
         self.outstanding_bytes += segment.n_bytes
@@ -187,6 +190,8 @@ class SendQueuePair:
 
     def _forget(self, sequence: int) -> int:
         """It has come.  Returns its bytes."""
+        self.silent_timeouts = 0
+        self._sendings.pop(sequence, None)
         n_bytes = self.unacked.pop(sequence).n_bytes
         if sequence in self._unsent:
             self._unsent.discard(sequence)
@@ -205,8 +210,12 @@ class SendQueuePair:
         return self._again([sequence]) if sequence in self.unacked else 0
 
     def timed_out(self) -> int:
-        """Nothing has come back for too long: all that is kept goes again."""
+        """Nothing has come back for too long: all that is kept goes again.
+
+        ``silent_timeouts`` counts those since the last new acknowledgement.
+        """
         self.timeouts += 1
+        self.silent_timeouts += 1
         return self._again(list(self.unacked))
 
     def _again(self, sequences: list[int]) -> int:

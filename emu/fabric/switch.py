@@ -17,6 +17,7 @@ from emu.errors import ConfigError
 from emu.fabric.buffer import SharedBuffer
 from emu.fabric.counters import PortCounters
 from emu.fabric.packet import Notice, NoticeKind, Packet
+from emu.fabric.pausing import Pauser, Pausers
 from emu.fabric.port import Port, wire_bytes
 from emu.keyed import mix
 from emu.topologies.graph import Link
@@ -70,6 +71,7 @@ class Switch:
         self.plane = plane
         self.seed = seed
         self.buffer = SharedBuffer(switching, list(ingress))
+        self.pausers = Pausers(plane.notify_link)
         self._n_classes = len(switching.classes)
         self._n_lanes = switching.n_lanes
         self._ingress = ingress
@@ -80,11 +82,10 @@ class Switch:
             for queue in range(switching.n_queues)
             if self._classes[queue].discipline is Discipline.CREDIT
         }
-        sizes = [wire_bytes(into, switching.quantum_bytes, switching.trim_bytes) for into in ingress.values()]
+        sizes = [wire_bytes(into, switching.quantum_bytes) for into in ingress.values()]
         self._credit_step_bytes = [credit_step_bytes(c, max(sizes, default=0)) for c in self._classes]
         self._trims_to = _trim_queues(switching)
         self._n_draws = 0
-        self.n_pauses = 0
         for port in ports.values():
             port.on_release = self.released
 
@@ -123,13 +124,13 @@ class Switch:
         """The head of a packet is here, by ``link``."""
         arrived_in = packet.queue
         port = self.egress(packet, now_ps)
-        n_bytes, duration_ps, first_ps = port.cost(packet.payload_bytes)
+        egress_bytes, duration_ps, first_ps = port.cost(packet.payload_bytes, packet.trimmed)
+        held_bytes = self._held_bytes(packet, link)
         queue = packet.queue
         traffic_class = self._classes[queue]
         discipline = traffic_class.discipline
         counters = port.counters[queue]
-        buffer = self.buffer
-        if discipline is Discipline.DROP and not self._admits(packet, port, link, arrived_in, n_bytes):
+        if discipline is Discipline.DROP and not self._admits(packet, port, link, arrived_in, egress_bytes, held_bytes):
             if not traffic_class.trims or packet.trimmed:
                 _drop(packet, counters)
                 return
@@ -140,19 +141,16 @@ class Switch:
             packet.tail_ps = packet.head_ps  # the header is here; nothing is waited for
             packet.queue = queue = arrived_in = self._trims_to[queue]
             counters = port.counters[queue]
-            n_bytes, duration_ps, first_ps = port.cost(0)
-            if not self._admits(packet, port, link, queue, n_bytes):
+            egress_bytes, duration_ps, first_ps = port.cost(0, trimmed=True)
+            held_bytes = self._held_bytes(packet, link)
+            if not self._admits(packet, port, link, queue, egress_bytes, held_bytes):
                 _drop(packet, counters)
                 return
         packet.ingress = link
         packet.held_queue = arrived_in  # of the lane that it came by, whose sender is to be paused or granted credits
-        if discipline is Discipline.CREDIT:
-            packet.held_bytes = wire_bytes(self._ingress[link], packet.payload_bytes, self.switching.trim_bytes)
-        else:
-            packet.held_bytes = n_bytes
-            if buffer.take(buffer.queues[link, arrived_in], n_bytes):
-                self.n_pauses += 1
-                self.plane.notify_link(Notice(NoticeKind.PAUSE, value=1, link=link, queue=arrived_in), now_ps)
+        packet.held_bytes = held_bytes
+        if discipline is not Discipline.CREDIT and self.buffer.take(self.buffer.queues[link, arrived_in], held_bytes):
+            self.pausers.stop(link, arrived_in, Pauser.BUFFER, now_ps)
         marking = traffic_class.marking
         if marking is not None and not packet.marked and not packet.trimmed:
             length = port.queued_bytes[queue]
@@ -165,10 +163,14 @@ class Switch:
         else:
             port.enqueue(packet, now_ps)
 
-    def _admits(self, packet: Packet, port: Port, link: int, arrived_in: int, n_bytes: int) -> bool:
+    def _held_bytes(self, packet: Packet, link: int) -> int:
+        """What the packet takes of the buffer: its bytes on the link that it came by, as headroom and credits count them."""
+        return wire_bytes(self._ingress[link], packet.payload_bytes, self.switching.trim_bytes if packet.trimmed else 0)
+
+    def _admits(self, packet: Packet, port: Port, link: int, arrived_in: int, egress_bytes: int, held_bytes: int) -> bool:
         """Whether a packet that may be dropped fits; a trimmed header needs room in the pool only."""
         before_bytes = 0 if packet.trimmed else port.queued_bytes[packet.queue]
-        return self.buffer.admits(self.buffer.queues[link, arrived_in], before_bytes, n_bytes)
+        return self.buffer.admits(self.buffer.queues[link, arrived_in], before_bytes + egress_bytes, held_bytes)
 
     def divert(self, link: int, now_ps: int) -> None:
         """The link is routed around from now on: what waits for it goes another way, if there is one."""
@@ -198,7 +200,7 @@ class Switch:
         self.buffer.release(held, n_bytes)
         if held.is_paused and self.buffer.may_resume(held):
             held.is_paused = False
-            self.plane.notify_link(Notice(NoticeKind.PAUSE, value=0, link=link, queue=queue), now_ps)
+            self.pausers.go_on(link, queue, Pauser.BUFFER, now_ps)
 
     def owed_credits(self, link: int, queue: int) -> int:
         """Bytes that are free but not yet granted to the sender of ``link``."""

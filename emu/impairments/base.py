@@ -77,6 +77,11 @@ class BaseImpairment(BaseModel):
         """What :meth:`delay_ps` never exceeds; None where there is no bound."""
         return None if self.changes_delay else 0
 
+    @property
+    def lost_share(self) -> float:
+        """Share of wire packets that each sending loses in the long run; 0 where what is lost comes when it is sent again."""
+        return 0.0
+
     def loses_packet(self, seed: int, key: FrameKey, packet: int, attempt: int) -> bool:
         """Whether wire packet ``packet`` (numbered from 0 within its flow on this link) is lost on sending ``attempt``.
 

@@ -92,6 +92,10 @@ class Impairment(BaseImpairment):
         return True
 
     @property
+    def lost_share(self) -> float:
+        return self.probability or 0.0
+
+    @property
     def timeout_ps(self) -> int:
         return self.resend_after_ps
 

@@ -15,7 +15,8 @@ Plain names are those of the hardware's counters, for all ports of a kind alike:
     link_lost, link_retries, link_retry_bytes               lost to a damaged link, repeated by the link (LLR)
 
 Law: in a report pauses received and sent are the same frames, so their totals are equal; durations of several
-ports add up.  There is no receiver-not-ready: a receive is never missing, its bytes wait.
+ports add up, of a port's lanes the longest counts.  There is no receiver-not-ready: a receive is never missing, its
+bytes wait.
 
 Sources: Linux kernel, Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst; InfiniBand
 Architecture Specification 1, PortXmitWait; SONiC, PFC watchdog design.
@@ -25,12 +26,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from emu.fabric.counters import AdapterStatistics, QueueStatistics
 from emu.fabric.link import LinkStatistics
 from emu.topologies.graph import NodeKind, Topology
-from emu.units import microseconds
+from emu.units import format_bytes, format_time, microseconds
+
+if TYPE_CHECKING:
+    from emu.telemetry.diagnosis import Finding
 
 Plain = dict[str, int | float | str]
 _S = TypeVar("_S", QueueStatistics, AdapterStatistics)
@@ -49,6 +53,11 @@ class PortReport:
     queue: QueueStatistics
     sent_pause_frames: int = 0
     sent_pause_ps: int = 0
+    node_is_accelerator: bool = False
+    busy_ps: int = 0
+    """Time for which the link sent, for all its classes together."""
+    wire_bytes: int = 0
+    """What it sent in that time, headers included."""
 
     @property
     def held_ps(self) -> int:
@@ -200,8 +209,40 @@ class CongestionReport:
         return tuple(telling[:most])
 
     def held_share(self, port: PortReport) -> float:
-        """Part of the time for which a port was held, 0 to 1."""
-        return port.held_ps / self.elapsed_ps if self.elapsed_ps else 0.0
+        """Part of the time for which a port was held, 0 to 1: what lasts on after the last rank's end does not make it more."""
+        return min(1.0, port.held_ps / self.elapsed_ps) if self.elapsed_ps else 0.0
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the counters point to: :func:`emu.telemetry.diagnosis.diagnose`."""
+        from emu.telemetry.diagnosis import diagnose  # which reads reports
+
+        return diagnose(self)
+
+    def __str__(self) -> str:
+        """A summary of some lines: totals, the three worst ports, and the causes."""
+        found = self.totals()
+        runs = "" if self.n_runs == 1 else f" over {self.n_runs} seeds"
+        lines = [
+            f"Congestion in {format_time(self.elapsed_ps)} of model time{runs}:",
+            f"  pauses {found['rx_pause']} frames, {found['rx_pause_transition']} transitions,"
+            f" {format_time(self.pause_ps)}; xmit wait {format_time(self.wait_ps)}; pfcwd storms {found['pfcwd_storms']}",
+            f"  ecn marked {found['ecn_marked']}, cnp sent {found['np_cnp_sent']}, cnp handled {found['rp_cnp_handled']};"
+            f" discards {self.discards}, trimmed {found['trimmed']}, link lost {found['link_lost']}, link retries"
+            f" {found['link_retries']}",
+            f"  out of sequence {found['out_of_sequence']}, nacks {found['packet_seq_err']}, timeouts"
+            f" {found['local_ack_timeout_err']}, duplicates {found['duplicate_request']},"
+            f" retransmitted {format_bytes(self.retransmitted_bytes)}",
+        ]
+        lines += [f"  port {self._told(port)}" for port in self.worst_ports()]
+        return "\n".join([*lines, *(f"  cause: {finding}" for finding in self.findings())])
+
+    def _told(self, port: PortReport) -> str:
+        queue = port.queue
+        return (
+            f"{port.link} priority {port.priority}: held {100 * self.held_share(port):.1f} %,"
+            f" {queue.pause_transitions} pauses, marked {queue.marked_packets}, discards {queue.dropped_packets},"
+            f" trimmed {queue.trimmed_packets}, longest queue {format_bytes(queue.peak_queue_bytes)}"
+        )
 
 
 def collect(
@@ -219,7 +260,7 @@ def collect(
     reverse = _reverse_links(topology)
     ports = []
     for index in sorted(queues):
-        link = topology.links[index]
+        link, sent = topology.links[index], links.get(index)
         back = queues.get(reverse.get(index, -1), ())
         for number, queue in enumerate(queues[index]):
             ports.append(
@@ -233,6 +274,9 @@ def collect(
                     queue=queue,
                     sent_pause_frames=back[number].pause_frames if back else 0,
                     sent_pause_ps=back[number].pause_ps if back else 0,
+                    node_is_accelerator=topology.nodes[link.source].kind is NodeKind.ACCELERATOR,
+                    busy_ps=sent.busy_ps if sent is not None else 0,
+                    wire_bytes=sent.wire_bytes if sent is not None else 0,
                 )
             )
     line_bps: dict[int, int] = {}
@@ -284,6 +328,8 @@ def merged(reports: Iterable[CongestionReport]) -> CongestionReport | None:
                 queue=_summed([port.queue for port in same]),
                 sent_pause_frames=sum(port.sent_pause_frames for port in same),
                 sent_pause_ps=sum(port.sent_pause_ps for port in same),
+                busy_ps=sum(port.busy_ps for port in same),
+                wire_bytes=sum(port.wire_bytes for port in same),
             )
             for same in zip(*(one.ports for one in all_of), strict=True)
         ),

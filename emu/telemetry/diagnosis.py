@@ -2,7 +2,7 @@
 
 The rule, class by class.  A port is *held* when it was paused or without credits for at least 1 % of the time.  Who holds
 a port is the node at its far end.  A node that is itself held on the way out passes on what others do to it; the cause
-is where nobody holds on:
+is where nobody holds on, or at an adapter that sent pauses of its own, though it forwards and is held (rings, tori):
 
     slow receiver   an adapter that holds its link and takes data in below the link's rate, or drops what it has no room for
     pause storm     an adapter that holds its link though it takes everything in at once; or the watchdog saw one
@@ -14,21 +14,31 @@ is where nobody holds on:
 Where nothing is held, drops and trims, and where there are none, marks tell by the same words: of one port when at least
 half of them are its, else ``congestion``.
 
+A slow sender's own link fills no queue of a switch.  So where there is no word yet, or only ``congestion``, one link that
+was busy for more than 95 % of the time, while the median of its kind (used links between nodes of the same kinds) was for less
+than 60 %, is a hot link; or, when it leads to an accelerator and sent at the rate of its kind, an incast.
+
 Not known: which flow filled a queue.  Where holds go round in a circle there is no end to find, and no word.
 Idea: the wait-for graph of Hawkeye (SIGCOMM 2025), without its telemetry per flow.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from emu.telemetry.congestion import AdapterReport, CongestionReport, PortReport
-from emu.units import format_bytes, format_rate
+from emu.units import PS_PER_SECOND, format_bytes, format_rate
 
 HELD_PERCENT = 1
 """A port that was held for less of the time tells nothing."""
+BUSY_PERCENT = 95
+IDLE_PERCENT = 60
+"""A link that is busy for more than the one stands out when the median of its kind is for less than the other."""
+SLOW_PERCENT = 90
+"""A link that sends at less of the median rate of its kind is slow."""
 
 
 class Cause(StrEnum):
@@ -62,6 +72,8 @@ def diagnose(report: CongestionReport) -> tuple[Finding, ...]:
         of_class = _from_holds(report, ports) or _from_counts(ports, _lost, "drops and trims")
         for finding in of_class or _from_counts(ports, _marked, "marks"):
             found.setdefault((finding.cause, finding.where), finding)
+    if all(cause is Cause.CONGESTION for cause, _ in found) and (hot := _busiest(report)) is not None:
+        found = {(hot.cause, hot.where): hot}
     for adapter in report.adapters:
         if adapter.counted.discarded_packets:
             finding = _slow(adapter, f"{adapter.counted.discarded_packets} packets found no room in its receive buffer")
@@ -79,6 +91,43 @@ def words(findings: Sequence[Finding]) -> str:
     return ", ".join(dict.fromkeys(str(finding.cause) for finding in findings)) or "-"
 
 
+def places(findings: Sequence[Finding]) -> str:
+    """As :func:`words`, with where: ``hot link s0->s4``, ``incast at s1->a0 (and 2 more)``, ``slow receiver a1``, or ``-``."""
+    told = []
+    for cause in dict.fromkeys(finding.cause for finding in findings):
+        where = [finding.where for finding in findings if finding.cause is cause]
+        at = "" if cause in (Cause.HOT_LINK, Cause.SLOW_RECEIVER) else "at "
+        told.append(f"{cause} {at}{where[0]}" + (f" (and {len(where) - 1} more)" if len(where) > 1 else ""))
+    return ", ".join(told) or "-"
+
+
+def _busiest(report: CongestionReport) -> Finding | None:
+    """The link that is busy while most of its kind are not, whether or not anything queues before it."""
+    if not report.ports:
+        return None
+    links = {port.link: port for port in report.ports}.values()
+    top = max(links, key=lambda port: port.busy_ps)
+    kind = [port for port in links if _kind(port) == _kind(top) and port.busy_ps]
+    if not kind:
+        return None
+    median_ps = statistics.median(port.busy_ps for port in kind)
+    if 100 * top.busy_ps <= BUSY_PERCENT * report.elapsed_ps or 100 * median_ps >= IDLE_PERCENT * report.elapsed_ps:
+        return None
+    sent_bps = 8 * top.wire_bytes * PS_PER_SECOND // top.busy_ps
+    usual_bps = statistics.median(port.rate_bps for port in kind)
+    is_slow = 100 * sent_bps < SLOW_PERCENT * usual_bps
+    return Finding(
+        cause=Cause.INCAST if top.peer_is_accelerator and not is_slow else Cause.HOT_LINK,
+        where=top.link,
+        evidence=f"busy for {100 * top.busy_ps / report.elapsed_ps:.0f} % of the time at {format_rate(sent_bps)},"
+        f" the median of its kind for {100 * median_ps / report.elapsed_ps:.0f} %",
+    )
+
+
+def _kind(port: PortReport) -> tuple[bool, bool]:
+    return port.node_is_accelerator, port.peer_is_accelerator
+
+
 def _from_holds(report: CongestionReport, ports: Sequence[PortReport]) -> list[Finding]:
     held = [port for port in ports if port.held_ps * 100 >= report.elapsed_ps * HELD_PERCENT and port.held_ps]
     adapters = {adapter.counted.name: adapter for adapter in report.adapters}
@@ -90,6 +139,9 @@ def _from_holds(report: CongestionReport, ports: Sequence[PortReport]) -> list[F
         adapter = adapters.get(holder)
         if adapter is not None and adapter.is_slow:
             found.append(_slow(adapter, seen))
+        elif adapter is not None and adapter.counted.pauses_sent and longest.queue.pause_frames:
+            stuck = Finding(cause=Cause.PAUSE_STORM, where=holder, evidence=seen)
+            found.append(stuck if adapter.drain_rate_bps is None else _slow(adapter, seen))
         elif holder in passing_on:
             continue
         elif adapter is not None and not any(port.node == holder and port.queue.peak_queue_bytes for port in ports):
@@ -108,7 +160,7 @@ def _slow(adapter: AdapterReport, seen: str) -> Finding:
 
 
 def _at_switch(node: str, egress: Sequence[PortReport], seen: str) -> Finding | None:
-    """The queue that fills the buffer of a node that nobody holds."""
+    """The queue that fills the buffer of a node that nobody holds: a switch, or an accelerator that forwards."""
     fullest = max((port.queue.peak_queue_bytes for port in egress), default=0)
     if not fullest:
         return None

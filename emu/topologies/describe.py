@@ -123,12 +123,13 @@ def describe_switching(switching: Switching) -> tuple[tuple[str, str], ...]:
     if disciplines != {Discipline.CREDIT}:
         own = f"{format_bytes(switching.reserved_bytes)} reserved for each port and class"
         facts.append(("buffer", f"{format_bytes(switching.buffer_bytes)}, alpha {switching.alpha}, {own}"))
+        facts.append(("receive buffer", f"{format_bytes(switching.receive_buffer_bytes)} for each link, class and lane"))
     if Discipline.PAUSE in disciplines:
         resume = f"resumes {format_bytes(switching.xon_offset_bytes)} below the threshold"
         response = f"obeyed after {format_time(switching.pause_response_ps)}"
         facts.append(("pauses", f"{format_bytes(switching.headroom_bytes)} of headroom, {resume}, {response}"))
-    facts.append(("receive buffer", format_bytes(switching.receive_buffer_bytes)))
-    ways = f"{switching.balancing}, {switching.n_queue_pairs} queue pairs, {switching.n_lanes} lanes"
+    pairs, lanes = switching.n_queue_pairs, switching.n_lanes
+    ways = f"{switching.balancing}, {pairs} queue pair{'s' if pairs > 1 else ''}, {lanes} lane{'s' if lanes > 1 else ''}"
     facts.append(("balancing", f"{ways}, reroute {'never' if not switching.reroute_ps else format_time(switching.reroute_ps)}"))
     if switching.link_retry:
         facts.append(("links", "repeat what they damaged"))
@@ -136,6 +137,19 @@ def describe_switching(switching: Switching) -> tuple[tuple[str, str], ...]:
         detection, restoration = switching.watchdog.detection_ps, switching.watchdog.restoration_ps
         facts.append(("watchdog", f"detects after {format_time(detection)}, restores after {format_time(restoration)}"))
     return tuple(facts)
+
+
+def switching_line(switching: Switching) -> str:
+    """In one line what two disciplines may differ in: buffer or credits, balancing, recovery, packets, congestion control."""
+    classes = switching.classes
+    disciplines = {c.discipline for c in classes}
+    room = [] if disciplines == {Discipline.CREDIT} else [f"buffer {format_bytes(switching.buffer_bytes)}"]
+    granted = dict.fromkeys(format_bytes(c.credit_bytes) for c in classes if c.discipline is Discipline.CREDIT)
+    room += [f"credits {'/'.join(granted)} a link"] if granted else []
+    recovery = "/".join(dict.fromkeys(str(c.recovery) for c in classes))
+    control = "/".join(dict.fromkeys(c.control for c in classes))
+    ways = f"balancing {switching.balancing}, recovery {recovery}"
+    return f"{', '.join(room)}, {ways}, quantum {format_bytes(switching.quantum_bytes)}, congestion control {control}"
 
 
 def _describe_class(traffic_class: TrafficClass) -> str:

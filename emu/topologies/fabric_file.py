@@ -75,22 +75,26 @@ from emu.topologies.checks import check
 from emu.topologies.describe import Description, LinkClass, describe
 from emu.topologies.graph import Link, Node, NodeKind, Topology
 from emu.topologies.routers import ShortestPath
+from emu.topologies.settings import split_settings
 from emu.topologies.switching_build import build_switching
 from emu.topologies.switching_checks import check_switching
-from emu.topologies.switching_file import SWITCHING_KEYS, load_switching_preset, read_switching, switching_presets
+from emu.topologies.switching_file import load_switching_preset, read_switching, switching_presets
 
 __all__ = ["Description", "Fabric", "LinkClass", "Listing", "describe", "list_fabrics", "load", "load_fabric"]
 
 _NOTHING: Final[Mapping[str, str]] = {}
-_SWITCHING_SETTINGS: Final = ("switching", *SWITCHING_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """A topology and the impairments that its file sets on its links, as specs ``LINKS=KIND,key=value``."""
+    """A topology and the impairments that its file sets on its links, as specs ``LINKS=KIND,key=value``.
+
+    ``generic``: what it was built by; None where nodes and links are listed.
+    """
 
     topology: Topology
     impairments: tuple[str, ...] = ()
+    generic: Generic | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,10 +199,10 @@ def load(name_or_path: str, settings: Mapping[str, str] = _NOTHING) -> Fabric:
         return _load_file(presets[name_or_path], name_or_path, name_or_path, settings)
     if ":" in name_or_path or in_folder(name_or_path):
         found = resolve(name_or_path, where=name_or_path)
-        own, switching = _split(settings, found.parameters)
+        own, switching = split_settings(settings, found.parameters)
         topology = _build(found, {}, own, where=name_or_path)
         check(topology, where=name_or_path)
-        return Fabric(topology=_switched(topology, {}, (), switching, where=name_or_path))
+        return Fabric(topology=_switched(topology, {}, (), switching, where=name_or_path), generic=found)
     names = [*presets, *generic_topologies()]
     hint = did_you_mean(name_or_path, names)
     raise ConfigError(f"unknown fabric {name_or_path!r}{hint}; there are {', '.join(names)}, or give a .toml file")
@@ -234,12 +238,12 @@ def _read_file(path: Traversable, where: str) -> _File:
 
 def _load_file(path: Traversable, name: str, where: str, settings: Mapping[str, str]) -> Fabric:
     file = _read_file(path, where)
-    if file.topology:
-        generic = _generic(file.topology, where)
-        own, switching = _split(settings, generic.parameters)
+    generic = _generic(file.topology, where) if file.topology else None
+    if generic is not None:
+        own, switching = split_settings(settings, generic.parameters)
         topology = _build(generic, file.topology, own, where=where)
     else:
-        own, switching = _split(settings, None)
+        own, switching = split_settings(settings, None)
         if own:
             given = ", ".join(f"{key}={value}" for key, value in own.items())
             raise ConfigError(f"--set {given}: {where} lists its links, so only its switching has parameters; edit the file")
@@ -255,23 +259,7 @@ def _load_file(path: Traversable, name: str, where: str, settings: Mapping[str, 
     )
     check(topology, where=where)
     topology = _switched(topology, file.switching, file.classes, switching, where=where)
-    return Fabric(topology=topology, impairments=tuple(_impairments(file, where)))
-
-
-def _split(settings: Mapping[str, str], parameters: type[BaseModel] | None) -> tuple[dict[str, str], dict[str, str]]:
-    """(for the topology, for its switching).  A key that both know is the topology's."""
-    known = list(parameters.model_fields) if parameters is not None else []
-    own: dict[str, str] = {}
-    switching: dict[str, str] = {}
-    for key, text in settings.items():
-        if key not in known and key in _SWITCHING_SETTINGS:
-            switching[key] = text
-            continue
-        own[key] = text
-        hint = did_you_mean(key, [*known, *_SWITCHING_SETTINGS])
-        if known and key not in known and hint and hint == did_you_mean(key, _SWITCHING_SETTINGS):
-            raise ConfigError(f"--set: unknown key {key!r}{hint}; keys of switching: {', '.join(_SWITCHING_SETTINGS)}")
-    return own, switching
+    return Fabric(topology=topology, impairments=tuple(_impairments(file, where)), generic=generic)
 
 
 def _switched(

@@ -6,8 +6,9 @@ Headroom is what can still arrive after a pause went out (SONiC, ``buffer_headro
     peer's response                       rate x pause response, in quanta of 512 bit times by rate
     one packet each                       the one that sets the pause off, the one that the sender had begun
 
-A link's latency holds gearboxes and MACs already.  A packet counts whole when its head arrives, so packets are of one
-quantum.  Credits are what keeps a link busy until they come back; they come back in parts of :data:`CREDIT_SHARE`.
+All in wire bytes of the link that is paused.  Its latency holds gearboxes and MACs already.  A packet counts whole when its
+head arrives, so packets are of one quantum.  Credits are what keeps a link busy until they come back; they come back in parts
+of :data:`CREDIT_SHARE`.
 
 Law: pure functions of the links and of what is given; integers, rounded up.  Where links differ, the largest need counts:
 a fabric has one value for all its ports.

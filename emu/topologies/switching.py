@@ -82,7 +82,9 @@ class Switching:
     alpha x what is free of the shared pool (Choudhury and Hahne, 1998).  ``reserved_bytes``: of its own, per port and
     class.  ``headroom_bytes``: per port and class that pauses, for what is still under way when the pause goes out.
     ``xon_offset_bytes``: a paused queue resumes that much below its threshold.  ``pause_response_ps``: from the arrival of
-    a pause until the sender obeys.  ``receive_buffer_bytes``: an adapter's.  ``n_lanes``: virtual lanes of each class.
+    a pause until the sender obeys.  ``receive_buffer_bytes``: an adapter's, for each link, class and lane that
+    drops or pauses.  ``trim_bytes``: what is left of a trimmed packet, or a header if that is more.  ``n_lanes``: virtual
+    lanes of each class.
     """
 
     classes: tuple[TrafficClass, ...]

@@ -27,8 +27,12 @@ _LEAST_REORDER_PACKETS: Final = 8
 
 
 def build_switching(written: Written, topology: Topology) -> Switching:
-    """The switching of ``topology``, unchecked but for the names in it.  Raises ConfigError."""
+    """The switching of ``topology``, unchecked but for the names in it and for what would be lost here.  Raises ConfigError."""
     fabric, entries = written.fabric, written.classes
+    if not topology.links:
+        raise ConfigError(f"{written.where}: a fabric without links has nothing to switch; use 2 ranks or more, or no switching")
+    if fabric.watchdog_restoration is not None and fabric.watchdog_detection is None:
+        raise ConfigError(f"{written.where}: watchdog_restoration without watchdog_detection does nothing; give both, or none")
     delay_bytes = formulas.bandwidth_delay_bytes(topology)
     try:
         keeps_together = keeps_flows_together(fabric.balancing)

@@ -29,6 +29,12 @@ def check_switching(topology: Topology, *, where: str) -> None:
         raise ConfigError(f"{where}: storm at {stormy.name}: needs an accelerator, and a class with discipline = pause")
     if switching is None:
         return
+    if not topology.links:
+        raise ConfigError(f"{where}: a fabric without links has nothing to switch; use 2 ranks or more, or no switching")
+    if switching.watchdog is not None and not pauses:
+        raise ConfigError(
+            f"{where}: the watchdog looks for pauses, and no class has discipline = pause; leave watchdog_detection out"
+        )
     try:
         _check_links(topology, switching)
         _check_sizes(topology, switching)
@@ -59,6 +65,9 @@ def _check_sizes(topology: Topology, switching: Switching) -> None:
         raise ConfigError(f"quantum = {switching.quantum_bytes} B is less than the MTU; use {mtu} B or more, or auto")
     if switching.alpha <= 0:
         raise ConfigError(f"alpha = {switching.alpha} must be more than 0, for example 1/8")
+    least_mtu = min(link.mtu_bytes for link in topology.links)
+    if any(c.trims for c in switching.classes) and not 1 <= switching.trim_bytes <= least_mtu:
+        raise ConfigError(f"trim_size = {switching.trim_bytes} B; use 1 to {least_mtu} B, the smallest MTU, for example 64 B")
     packet = max(formulas.packet_bytes(link, switching.quantum_bytes) for link in topology.links)
     disciplines = {c.discipline for c in switching.classes}
     if Discipline.PAUSE in disciplines:

@@ -33,7 +33,18 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from emu.errors import ConfigError
-from emu.parameters import PositiveBytes, Ratio, SizeBytes, TimePs, as_text, did_you_mean, validate
+from emu.parameters import (
+    AUTO,
+    Described,
+    PositiveBytes,
+    Ratio,
+    SizeBytes,
+    TimePs,
+    as_text,
+    described_parameters,
+    did_you_mean,
+    validate,
+)
 from emu.units import parse_bytes, parse_rate_bps, parse_time_ps
 
 NO_SWITCHING: Final = "none"
@@ -45,10 +56,6 @@ Value = int | Fraction | str
 _UNITS: Final[Mapping[str, Callable[[str], int]]] = {"ps": parse_time_ps, "bps": parse_rate_bps, "bytes": parse_bytes}
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _RATIO: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?(/[0-9]+)?")
-
-
-def _auto(value: object) -> object:
-    return None if value == "auto" else value
 
 
 def parse_parameters(written: object) -> tuple[tuple[str, Value], ...]:
@@ -90,11 +97,11 @@ def _value(key: str, value: object) -> Value:
     return {"true": 1, "false": 0}.get(value, value)
 
 
-AutoBytes = Annotated[PositiveBytes | None, BeforeValidator(_auto)]
-AutoSize = Annotated[SizeBytes | None, BeforeValidator(_auto)]
-AutoTime = Annotated[TimePs | None, BeforeValidator(_auto)]
-AutoCount = Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_auto)]
-AutoRatio = Annotated[Ratio | None, BeforeValidator(_auto)]
+AutoBytes = Annotated[PositiveBytes | None, AUTO]
+AutoSize = Annotated[SizeBytes | None, AUTO]
+AutoTime = Annotated[TimePs | None, AUTO]
+AutoCount = Annotated[Annotated[int, Field(ge=0)] | None, AUTO]
+AutoShare = Annotated[Annotated[Ratio, Field(le=1)] | None, AUTO]
 Handed = Annotated[tuple[tuple[str, Value], ...], BeforeValidator(parse_parameters)]
 
 
@@ -108,9 +115,11 @@ class ClassEntry(_Entry):
     name: str = Field(min_length=1)
     priority: int = Field(ge=0, le=7)
     discipline: Literal["drop", "pause", "credit", "nvlink", "ualink"]
+    """drop, pause, credit; nvlink and ualink: credit, and links repeat what they damage."""
     congestion_control: str = "none"
     """A file of emu/congestion, or module:function."""
     control_parameters: Handed = ()
+    """Of the congestion control, as set=hpcc,g=1/256."""
     recovery: Literal["auto", "none", "go_back_n", "selective_repeat"] = "auto"
     """auto: none where nothing is lost, selective_repeat where a switch trims or flows are taken apart, else go_back_n."""
     strict: bool = False
@@ -121,7 +130,7 @@ class ClassEntry(_Entry):
     """ECN marks above this queue; left out with kmax and pmax, only where the congestion control needs marks."""
     kmax: AutoBytes = None
     """ECN marks all above this queue."""
-    pmax: AutoRatio = None
+    pmax: AutoShare = None
     """Share that is marked at kmax."""
     trims: bool = False
     """Cut the payload off what does not fit, instead of dropping it (discipline drop)."""
@@ -143,11 +152,11 @@ class FabricEntry(_Entry):
     reserved: SizeBytes = 4096
     """Of its own, for each port and class."""
     headroom: AutoSize = None
-    """For each port and class that pauses."""
+    """For each port and class that pauses; auto: what is under way while a pause takes effect."""
     xon_offset: SizeBytes = 3072
     """How far below its threshold a paused queue resumes."""
     receive_buffer: AutoBytes = None
-    """An adapter's."""
+    """An adapter's, for each link, class and lane that drops or pauses; auto: by headroom and round trip."""
     pause_response: AutoTime = None
     """From a pause's arrival until the sender obeys; auto: by rate, 905 quanta (1.16 us) at 400 Gbit/s."""
     watchdog_detection: TimePs | None = None
@@ -157,6 +166,7 @@ class FabricEntry(_Entry):
     balancing: str = "ecmp"
     """A file of emu/balancing, or module:function."""
     balancing_parameters: Handed = ()
+    """Of the balancing, as key=value,key=value."""
     queue_pairs: int = Field(default=1, ge=1, le=64)
     """Over which the chunks between two ranks are dealt."""
     lanes: int = Field(default=1, ge=1, le=15)
@@ -174,8 +184,16 @@ class FabricEntry(_Entry):
 _FABRIC_KEYS: Final = tuple(FabricEntry.model_fields)
 _CLASS_KEYS: Final = tuple(key for key in ClassEntry.model_fields if key not in DEFAULT_CLASS)
 _PARAMETERS_OF: Final[Mapping[str, str]] = {"congestion_control": "control_parameters", "balancing": "balancing_parameters"}
+OF_ONE_CLASS: Final[Mapping[str, str]] = {"name": "any word", "priority": "0 to 7, another one for each"}
+"""Keys that stand in ``[[classes]]`` only, and what they may be."""
 SWITCHING_KEYS: Final = (*_CLASS_KEYS, *_FABRIC_KEYS)
 """What ``[switching]`` and ``--set`` take, besides a preset's name."""
+
+
+def switching_keys() -> tuple[Described, ...]:
+    """Each of :data:`SWITCHING_KEYS` with its default and meaning; ``auto`` where formulas fill it in."""
+    found = {one.name: one for model in (ClassEntry, FabricEntry) for one in described_parameters(model)}
+    return tuple(found[key] for key in SWITCHING_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,14 +305,22 @@ def _over(lower: Mapping[str, object], upper: Mapping[str, object]) -> dict[str,
 
 def _class(values: Mapping[str, object], place: str, where_by_key: Mapping[str, str]) -> ClassEntry:
     if "discipline" not in values:
-        presets = ", ".join(switching_presets())
-        raise ConfigError(f"{place}: discipline is missing; use drop, pause, credit, nvlink or ualink, or a preset: {presets}")
+        presets, disciplines = ", ".join(switching_presets()), "drop, pause, credit, nvlink or ualink"
+        if place == "--set":
+            given = ", ".join(where_by_key)
+            raise ConfigError(
+                f"--set: {given} is of switching, and discipline is missing; add --set switching=PRESET ({presets})"
+                f" or --set discipline={disciplines}"
+            )
+        raise ConfigError(f"{place}: discipline is missing; use {disciplines}, or a preset: {presets}")
     return validate(ClassEntry, values, where=place, where_by_key=where_by_key)
 
 
 def _check_keys(table: Mapping[str, object], place: str) -> None:
     known = ("preset", *SWITCHING_KEYS)
     for key in table:
+        if key in OF_ONE_CLASS:
+            raise ConfigError(f"{place}: {key} is of one class; write it in [[classes]]: {OF_ONE_CLASS[key]}")
         if key not in known:
             raise ConfigError(f"{place}: unknown key {key!r}{did_you_mean(key, known)}; known keys: {', '.join(known)}")
 

@@ -7,7 +7,6 @@ begins with its next neighbour there is none.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import figures
@@ -47,7 +46,7 @@ def study(n_bytes: int) -> dict[str, tuple[float, float, int]]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="the order of an alltoall")
     parser.add_argument("--size-mib", type=int, default=2, help="what each host sends to each other one (default 2)")
-    parser.add_argument("--plot", type=Path, help="write the figure there (png, svg, pdf)")
+    parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     found = study(options.size_mib << 20)
     print(f"{'order':<30} {'time us':>8} {'paused us':>10} {'deepest queue KB':>17}")
@@ -55,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{name:<30} {time_us:>8.1f} {pause_us:>10.1f} {deepest / 1e3:>17.1f}")
     if options.plot:
         times = [time_us for time_us, _, _ in found.values()]
-        figures.bars(options.plot, "An alltoall of 8 hosts, by order", "us", list(found), {"time": times})
+        figures.bars(options.plot, "An alltoall of 8 hosts, by order", "finished after, us", list(found), {"time": times})
 
 
 if __name__ == "__main__":

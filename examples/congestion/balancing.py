@@ -68,16 +68,16 @@ def plot(rows: list[Row], path: Path) -> None:
     series = {
         "healthy, median": [row.healthy_ps / 1e6 for row in rows],
         "one uplink at 25 %, median": [row.median_ps / 1e6 for row in rows],
-        "and p99": [row.p99_ps / 1e6 for row in rows],
+        "one uplink at 25 %, p99": [row.p99_ps / 1e6 for row in rows],
     }
-    figures.bars(path, "All-to-all over 16 ranks, by balancing policy", "us", [row.policy for row in rows], series)
+    figures.bars(path, "All-to-all over 16 ranks, by balancing policy", "time, us", [row.policy for row in rows], series)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="One slow uplink in a leaf-spine under all-to-all, by balancing policy.")
     parser.add_argument("--seeds", type=int, default=30, help="how many seeds (30)")
     parser.add_argument("--block", default="64KiB", help="bytes that each rank sends to each other (64KiB)")
-    parser.add_argument("--plot", type=Path, help="write the figure there (png, svg, pdf)")
+    parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     if options.seeds < 1:
         parser.error(f"--seeds {options.seeds}: use 1 or more")

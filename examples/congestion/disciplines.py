@@ -29,13 +29,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--collective", default="alltoall", help="default alltoall")
     parser.add_argument("--size", default="4M", help="bytes of nccl-tests' size column (default 4M)")
     parser.add_argument("--driver", default="simulate", help="simulate (default) or emulate")
-    parser.add_argument("--plot", type=Path, help="write the figure there (png, svg, pdf)")
+    parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         times_us = compare(options.collective, options.size, options.driver, Path(folder) / "compare.json")
     if options.plot:
         title = f"{options.collective} of {options.size} on a leaf-spine of 16 hosts"
-        figures.bars(options.plot, title, "us", list(times_us), {"median": list(times_us.values())})
+        figures.bars(options.plot, title, "median time of a call, us", list(times_us), {"median": list(times_us.values())})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ mean, 1.77 times the even share of 2, and only 3.85 % of throws are even: 8! / (
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import figures
 from traffic import Flow, run
@@ -47,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="collisions of hashed flows")
     parser.add_argument("--seeds", type=int, default=50, help="how many seeds (default 50)")
     parser.add_argument("--size-kib", type=int, default=512, help="what each flow sends (default 512)")
-    parser.add_argument("--plot", type=Path, help="write the figure there (png, svg, pdf)")
+    parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     print(f"{'policy':<20} {'mean slowdown':>14} {'perfect':>9}")
     means = {}

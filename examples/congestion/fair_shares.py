@@ -6,7 +6,6 @@ python examples/congestion/fair_shares.py --plot fair_shares.png
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import figures
 from traffic import Arrival, Flow, run
@@ -48,7 +47,7 @@ def shares(arrivals: list[Arrival], piece_bytes: int, from_us: float, to_us: flo
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="two flows under congestion control")
     parser.add_argument("--size-mib", type=int, default=64, help="what each flow sends (default 64)")
-    parser.add_argument("--plot", type=Path, help="write the figure there (png, svg, pdf)")
+    parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     curves = {}
     for name, rules in CONTROLS.items():

@@ -14,7 +14,6 @@ congestion control is a thousand times as long.  The figures are the model's; "l
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import figures
 from traffic import Flow, jain, run
@@ -56,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--size-mib", type=int, default=16, help="what each host sends (default 16)")
     parser.add_argument("--driver", choices=("simulate", "emulate"), default="simulate", help="default simulate")
     parser.add_argument("--dilation", type=float, default=1000, help="wall over model time when emulating (default 1000)")
-    parser.add_argument("--plot", type=Path, help="write the figure there (png, svg, pdf)")
+    parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     fan_ins = (2, 4, 7)
     print("rules            fan-in  of link   Jain  pauses   marks   drops  resent MB    late")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 
 import figures
 from traffic import Arrival, Flow, run
@@ -52,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="a storm of pauses from one stuck host")
     parser.add_argument("--size-mib", type=int, default=8, help="what each flow sends (default 8)")
     parser.add_argument("--storm-ms", type=float, default=5.0, help="how long the host is stuck (default 5)")
-    parser.add_argument("--plot", type=Path, help="write the figure there (png, svg, pdf)")
+    parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     n_bytes, storm_us = options.size_mib << 20, options.storm_ms * 1e3
     cases = {"healthy": (0.0, False), "storm": (storm_us, False), "storm, watchdog": (storm_us, True)}

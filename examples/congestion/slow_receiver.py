@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 
 import figures
 from traffic import Flow, run
@@ -41,7 +40,7 @@ def study(share: float, n_bytes: int) -> dict[str, object]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="a receiver that drains more slowly than its link")
     parser.add_argument("--size-mib", type=int, default=64, help="what is sent (default 64)")
-    parser.add_argument("--plot", type=Path, help="write the figure there (png, svg, pdf)")
+    parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     shares = (1.0, 0.9, 0.783, 0.5, 0.25)
     found = {share: study(share, options.size_mib << 20) for share in shares}
@@ -54,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.plot:
         names = [f"{100 * share:.1f} %" for share in shares]
         series = {what: [float(str(found[s][f"{what}_percent"])) for s in shares] for what in ("goodput", "pause")}
-        title = "A receiver that drains at a share of its link, under PFC"
+        title = "A receiver that drains at a share of its link (below), under PFC"
         figures.bars(options.plot, title, "% of the time or of the link", names, series)
 
 

@@ -1,7 +1,8 @@
 """Tails: 64 hosts send 1 MiB each to one, through 4 MiB of buffer, by ends' control (DCQCN) and by explicit credits.
 
 A rate control learns of the incast after its first round trip, when the buffer has overflowed already; a credit is asked for
-before a byte is sent.  The figure shows when the messages have come, the last ones most of all.
+before a byte is sent.  The figure shows when the messages have come, the last ones most of all.  Its steps are retransmission
+timeouts, 1 ms here; adapters come with tens of ms, which stretch the steps.
 
     python examples/congestion/tails.py --plot tails.png
 """
@@ -9,7 +10,6 @@ before a byte is sent.  The figure shows when the messages have come, the last o
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import figures
 from traffic import Flow, percentile, run
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="an incast that the buffer cannot hold")
     parser.add_argument("--senders", type=int, default=64, help="how many hosts send (default 64)")
     parser.add_argument("--size-kib", type=int, default=1024, help="what each sends (default 1024)")
-    parser.add_argument("--plot", type=Path, help="write the figure there (png, svg, pdf)")
+    parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     found = {name: study(rules, options.senders, options.size_kib << 10) for name, rules in RULES.items()}
     print(f"{'rules':<24} {'median us':>10} {'p99 us':>10} {'last us':>10} {'drops':>8} {'trims':>8}")

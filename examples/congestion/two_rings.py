@@ -8,7 +8,6 @@ A leaf-spine of two racks of two hosts: job A sends h0 -> h2, job B h0 -> h3, bo
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import figures
 from traffic import Flow, run
@@ -33,7 +32,7 @@ def study(n_bytes: int) -> dict[str, float]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="two jobs on one adapter")
     parser.add_argument("--size-mib", type=int, default=16, help="what each job sends (default 16)")
-    parser.add_argument("--plot", type=Path, help="write the figure there (png, svg, pdf)")
+    parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     found = study(options.size_mib << 20)
     for name, rate in found.items():

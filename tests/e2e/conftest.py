@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +14,24 @@ STAR = {"ranks": "4", "rate": "1GB/s", "latency": "100us"}
 
 
 def leftovers() -> set[str]:
-    """What a session could leave behind: shared memory files, directories in /tmp, abstract sockets, child processes."""
-    found = {str(path) for path in Path("/dev/shm").glob("*emu*")} | {str(path) for path in Path("/tmp").glob("emu-*")}
-    found |= {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "@emu-" in line}
+    """What a session could leave behind: shared memory files, directories in /tmp, abstract sockets, child processes.
+
+    What a living process that is none of ours holds is another emu's on this host, and its business.
+    """
     me = psutil.Process(os.getpid())
-    found |= {
-        f"process {child.pid} {child.name()}" for child in me.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE
-    }
-    return found
+    children = [child for child in me.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    ours = {me.pid, *(child.pid for child in children)}
+    files = [*Path("/dev/shm").glob("*emu*"), *Path("/tmp").glob("emu-*")]
+    found = {str(path) for path in files if not _is_others(path.name, ours)}
+    sockets = psutil.net_connections(kind="unix")
+    found |= {str(s.laddr) for s in sockets if "@emu-" in str(s.laddr) and (s.pid is None or s.pid in ours)}
+    return found | {f"process {child.pid} {child.name()}" for child in children}
+
+
+def _is_others(name: str, ours: set[int]) -> bool:
+    """Whether a file's name bears the id of a living process that is not ours."""
+    maker = re.search(r"emu-(\d+)-", name)
+    return maker is not None and int(maker[1]) not in ours and psutil.pid_exists(int(maker[1]))
 
 
 @pytest.fixture

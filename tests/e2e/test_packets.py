@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import emu
-from emu.errors import EmuError
+from emu.errors import Deadlock, EmuError
 from emu.topologies.fabric_file import load_fabric
 from emu.topologies.graph import Topology
 from emu.topologies.switching import Discipline, Recovery, Switching, TrafficClass
@@ -77,3 +78,38 @@ def test_a_switch_whose_loop_fails_is_named_at_once(nothing_left: None) -> None:
         assert time.monotonic() - began_s < 5
         with pytest.raises(EmuError, match="open another session"):
             session.run(incast)
+
+
+CLOCKWISE = "; ".join(f"a{i} s{i} s{(i + 1) % 4} s{(i + 2) % 4} a{(i + 2) % 4}" for i in range(4))
+
+
+def ring_file(recovery: str) -> str:
+    """Four switches in a ring, all ways clockwise, and credits of 64 KiB."""
+    nodes = "".join(
+        f'[[nodes]]\nname = "{kind[0]}{i}"\nkind = "{kind}"\n' for kind in ("accelerator", "switch") for i in range(4)
+    )
+    cables = [(f"a{i}", f"s{i}") for i in range(4)] + [(f"s{i}", f"s{(i + 1) % 4}") for i in range(4)]
+    links = "".join(f'[[links]]\nbetween = ["{a}", "{b}"]\nrate = "100Gbit/s"\nlatency = "500ns"\n' for a, b in cables)
+    rules = f'discipline = "credit"\ncredits = "64KiB"\nquantum = "4KiB"\nrecovery = "{recovery}"\nbalancing = "planned"\n'
+    return f'{nodes}{links}[switching]\n{rules}balancing_parameters = {{ paths = "{CLOCKWISE}" }}\n'
+
+
+def across(rank: emu.Rank) -> None:
+    """Everyone sends to the rank across the ring."""
+    n = rank.world_size
+    buffer = np.zeros(1 << 20, np.uint8)
+    with rank.comm.group():
+        rank.comm.send(np.ones(1 << 20, np.uint8), (rank.index + 2) % n)
+        rank.comm.recv(buffer, (rank.index + 2) % n)
+
+
+@pytest.mark.parametrize("recovery", ["none", "go_back_n"])
+def test_a_deadlock_across_actors_is_named_soon(recovery: str, tmp_path: Path, nothing_left: None) -> None:
+    """Each actor knows its own ports only; with timers that go on, and without, the whole cycle is named within seconds."""
+    path = tmp_path / "ring.toml"
+    path.write_text(ring_file(recovery))
+    with emu.Session(str(path), driver="emulate", dilation=500.0) as session:
+        begin_s = time.monotonic()
+        with pytest.raises(Deadlock, match=r"^credit deadlock: s0->s1 waits for s1->s2 waits for s2->s3 waits for s3->s0 waits"):
+            session.run(across)
+        assert time.monotonic() - begin_s < 15

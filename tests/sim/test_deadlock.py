@@ -99,6 +99,16 @@ def test_a_watchdog_breaks_a_deadlock(recovery: Recovery) -> None:
     assert sum(c.watchdog_events for c in counted) > 0
 
 
+def test_a_watchdog_does_not_hide_a_deadlock_of_credits() -> None:
+    """It looks for pauses only: beside a class that pauses, the cycle of credits is found and named."""
+    credited = replace(CREDITED, recovery=Recovery.GO_BACK_N, timeout_ps=100 * US)
+    beside = traffic_class(name="other", priority=5, recovery=Recovery.GO_BACK_N)
+    watched = replace(
+        small(credited), classes=(credited, beside), watchdog=Watchdog(detection_ps=200 * US, restoration_ps=200 * US)
+    )
+    assert found_in(ring_of_switches(watched)).startswith(f"credit deadlock: {RING};")
+
+
 def test_a_full_fabric_that_moves_is_no_deadlock() -> None:
     """Pauses without a cycle: the exchange of neighbours ends, and no cycle is found on the way or at the end."""
     fabric = ring_of_switches(small(PAUSED))

@@ -10,6 +10,7 @@ from packet_cases import (
     BYTES_PER_US,
     KIB,
     MIB,
+    RATE,
     US,
     Flow,
     Outcome,
@@ -18,13 +19,16 @@ from packet_cases import (
     dropping,
     exchange,
     jain,
+    ring,
     run,
     star,
     switching,
     traffic_class,
 )
 
+from emu.topologies.fabric_file import load
 from emu.topologies.switching import Discipline, Recovery, Switching
+from emu.topologies.switching_checks import check_switching
 
 
 def incast(n: int, n_bytes: int, rules: Switching, *, payload: bool = False) -> Outcome:
@@ -103,6 +107,18 @@ def test_after_a_lone_loss_go_back_n_sends_a_round_trip_again_and_selective_repe
     assert round_trip_packets <= resent[Recovery.GO_BACK_N] <= round_trip_packets + 4
 
 
+@pytest.mark.parametrize("recovery", [Recovery.GO_BACK_N, Recovery.SELECTIVE_REPEAT])
+def test_what_is_lost_at_its_first_sending_costs_a_timeout_and_no_more(recovery: Recovery) -> None:
+    """Of 16 packets all are lost once: after the class's 1 ms they go again, come, and every byte is right."""
+    rules = switching(dropping(recovery))
+    outcome = run(star(2, rules), exchange, [(1, 0, 256 * KIB)], True, impair=["a1->s0=loss,pattern=1"])
+    assert_at_rest(outcome)
+    (took_ps, is_right), statistics = outcome.results[0][0], outcome.engine.adapters[1].statistics()
+    assert is_right
+    assert (statistics.resent_packets, statistics.timeouts) == (16, 1)
+    assert 1000 * US < took_ps < 1020 * US
+
+
 def test_trimming_keeps_the_link_full_where_dropping_waits_for_timeouts() -> None:
     """A trimmed header is answered at once: >= 90 % of the link without any timeout; headers have a queue of their own."""
     headers = dropping(Recovery.NONE, name="headers", priority=7, strict=True)
@@ -140,3 +156,33 @@ def test_a_paused_class_does_not_stop_another(n_classes: int) -> None:
     assert first.pause_frames > 0
     assert all(other.pause_frames == 0 for other in others)
     assert all(c.discipline is Discipline.PAUSE for c in classes)
+
+
+def test_headroom_holds_what_comes_in_however_much_more_goes_out() -> None:
+    """A link out that splits packets into many more MTUs than the links in: three senders at once, and no lossless packet
+    finds too little headroom, though it would be far too little for the bytes that go out."""
+    fabric = load(
+        "star", {"discipline": "pause", "ranks": "4", "rate": RATE, "latency": "10us", "mtu": "9000", "alpha": "1/64"}
+    ).topology
+    links = tuple(
+        replace(link, mtu_bytes=256, header_bytes=200, rate_bps=link.rate_bps // 4) if link.name in ("s0->a0", "a0->s0") else link
+        for link in fabric.links
+    )
+    fabric = replace(fabric, links=links)
+    check_switching(fabric, where="headroom for the links in")
+    outcome = run(fabric, exchange, [(source, 0, 4 * MIB) for source in (1, 2, 3)], False, payload=False)
+    assert_at_rest(outcome)
+    assert outcome.paused_links() == {"a1->s0", "a2->s0", "a3->s0"}
+    assert outcome.total("dropped_packets") == 0
+
+
+def test_each_link_into_an_adapter_has_a_receive_buffer() -> None:
+    """Two neighbours overfill a slow rank, each over its own link: what one link's packets hold is never more than the buffer."""
+    data = dropping(Recovery.SELECTIVE_REPEAT, timeout_ps=300 * US)
+    fabric = ring(3, switching(data, quantum_bytes=4 * KIB, receive_buffer_bytes=100_000))
+    nodes = tuple(replace(node, drain_rate_bps=100 * 10**9) if node.name == "a1" else node for node in fabric.nodes)
+    outcome = run(replace(fabric, nodes=nodes), exchange, [(0, 1, MIB), (2, 1, MIB)], False, payload=False)
+    assert_at_rest(outcome)
+    counted = outcome.engine.adapters[1].statistics()
+    assert 90_000 < counted.peak_receive_bytes <= 100_000
+    assert counted.discarded_packets > 0

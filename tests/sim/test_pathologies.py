@@ -19,6 +19,7 @@ from packet_cases import (
     dropping,
     exchange,
     leaf_spine,
+    ring,
     run,
     star,
     switching,
@@ -176,3 +177,36 @@ def test_a_flapping_uplink_recovers_and_nothing_is_lost() -> None:
         assert all(right for times in outcome.results for _, right in times)
         assert outcome.total("dropped_packets") == 0
     assert max(flapping.results[2])[0] > 2 * max(calm.results[2])[0]
+
+
+def _slow_forwarder(pause_storm: tuple[int, int] | None) -> Outcome:
+    """Rank 1 drains slowly what 0 and 2 send to it, and forwards to 2, which drains still more slowly; it may be stuck."""
+    rules = switching(quantum_bytes=4 * KIB, buffer_bytes=MIB, headroom_bytes=180_000, receive_buffer_bytes=200_000)
+    fabric = ring(5, rules)
+    nodes = list(fabric.nodes)
+    nodes[1] = replace(nodes[1], drain_rate_bps=100 * 10**9, pause_storm=pause_storm)
+    nodes[2] = replace(nodes[2], drain_rate_bps=10 * 10**9)
+    flows: list[Flow] = [(0, 1, 600 * KIB), (0, 2, 600 * KIB), (2, 1, 600 * KIB)]
+    outcome = run(replace(fabric, nodes=tuple(nodes)), exchange, flows)
+    assert_at_rest(outcome)
+    assert all(right for times in outcome.results for _, right in times)
+    assert outcome.total("dropped_packets") == 0
+    assert all(adapter.statistics().discarded_packets == 0 for adapter in outcome.engine.adapters.values())
+    return outcome
+
+
+def test_a_forwarding_rank_that_drains_slowly_loses_nothing() -> None:
+    """Its receive buffer and its shared buffer pause the same senders, and neither lets them go while the other holds them.
+
+    No receive buffer ever holds more than it has.
+    """
+    outcome = _slow_forwarder(None)
+    assert outcome.total("pause_frames") > 0
+    assert all(0 < outcome.engine.adapters[rank].statistics().peak_receive_bytes <= 200_000 for rank in (1, 2))
+
+
+def test_a_storm_lasts_as_long_as_it_should_at_a_rank_that_forwards() -> None:
+    """Whatever its buffers do meanwhile: what sends to the stuck rank is paused for all of the storm."""
+    outcome = _slow_forwarder((20 * US, MS))
+    for link in ("a0->a1", "a2->a1"):
+        assert outcome.queues(link)[0].pause_ps >= MS - 2 * US, link

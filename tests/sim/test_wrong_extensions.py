@@ -16,6 +16,7 @@ from emu.balancing.base import Parameters as PolicyParameters
 from emu.balancing.base import Place, View
 from emu.congestion.base import FOREVER_PS, Line, Parameters
 from emu.congestion.none import Uncontrolled
+from emu.drivers import packet_engine
 from emu.drivers.packet_engine import PacketEngine
 from emu.errors import ConfigError, Stalled
 from emu.rank import Rank
@@ -152,8 +153,16 @@ def test_a_window_without_acknowledgements_is_named(discipline: str) -> None:
     assert f"{HERE}:window of a" in text and "its receiver does not acknowledge" in text
 
 
-def test_a_run_from_which_nothing_comes_ends_by_wall_time() -> None:
-    """Timers go on for weeks of model time; after the timeout the message names who holds data back."""
+def test_a_queue_pair_gives_up_after_64_timeouts() -> None:
+    """Timers would go on for weeks of model time; the line names the ranks and who holds data back."""
+    text = ended(Stalled, star(discipline="drop", congestion_control=f"{HERE}:too_late"))
+    assert text.startswith("rank 1 gives up on rank 0: 64 timeouts of 1 ms in a row")
+    assert f"congestion control lets nothing go: {HERE}:too_late of a1->a0" in text
+
+
+def test_a_run_from_which_nothing_comes_ends_by_wall_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever keeps it going, after the timeout the message names who holds data back."""
+    monkeypatch.setattr(packet_engine, "MOST_SILENT_TIMEOUTS", 1 << 60)
     begin_s = time.monotonic()
     text = ended(Stalled, star(discipline="drop", congestion_control=f"{HERE}:too_late"), timeout_s=0.1)
     assert time.monotonic() - begin_s < 5

@@ -70,7 +70,6 @@ VENDORS = {
     "time": {"clock.py"},
     "networkx": {"topologies/describe.py"},
     "typer": {"cli.py"},
-    "rich": {"cli.py", "bench/terminal.py"},
     "prometheus_client": {"telemetry"},
     "ml_dtypes": {"collectives/reduce.py"},
     "annotated_types": {"parameters.py"},

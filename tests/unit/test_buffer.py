@@ -76,7 +76,7 @@ def test_a_queue_that_may_be_dropped_is_bounded_by_the_threshold_of_its_egress()
     shared = buffer(Discipline.DROP)
     first, second = shared.queues[0, 0], shared.queues[1, 0]
     held = 0
-    while shared.admits(first, held, 500):
+    while shared.admits(first, held + 500, 500):
         shared.take(first, 500)
         held += 500
     assert held + 500 > shared.threshold_bytes()
@@ -116,7 +116,7 @@ def test_bytes_add_up_and_all_are_free_at_the_end(moves: list[tuple[int, int, bo
                 if shared.may_resume(queue):
                     queue.is_paused = False
         elif (queue.pauses and queue.headroom_bytes + n_bytes <= HEADROOM) or (
-            not queue.pauses and shared.admits(queue, queue.used_bytes, n_bytes)
+            not queue.pauses and shared.admits(queue, queue.used_bytes + n_bytes, n_bytes)
         ):
             shared.take(queue, n_bytes)
             held[which].append(n_bytes)

@@ -10,6 +10,8 @@ from bench_fakes import CALIBRATION, FakeOpener
 from emu import cli
 from emu.bench import calibrate, commands
 from emu.errors import Deadlock
+from emu.topologies.catalogue import generic_topologies
+from emu.topologies.switching_file import SWITCHING_KEYS
 
 STAR = ["bench", "all_reduce", "--fabric", "star", "-b", "1K", "-e", "2K", "-f", "2"]
 
@@ -57,6 +59,10 @@ def opener(monkeypatch: pytest.MonkeyPatch) -> FakeOpener:
         (["calibrate", "--address", "127.0.0.1:1"], "--address 127.0.0.1:1: nothing answers there"),
         (["predict", "all_reduce", "--fabric", "star", "--map", "a0,a1", "--ranks", "4"], "--ranks 4 contradicts --map"),
         (["predict", "all_reduce", "--fabric", "star", "--map", "shufle"], "did you mean 'shuffle'"),
+        (["predict", "all_reduce", "--switching", "drop"], "--set switching=NAME; emu compare --switching"),
+        (["predict", "all_reduce", "--fabric", "clos", "--set", "ranks=32"], "ranks follow from leaves x accelerators_per_leaf"),
+        (["predict", "all_reduce", "--fabric", "torus", "--set", "ranks=32"], "ranks follow from shape here"),
+        (["predict", "all_reduce", "--fabric", "star", "--set", "alhpa=1"], "did you mean 'alpha'"),
         (["fabrics", "tors"], "did you mean 'torus'"),
         (["fabrics", "--set", "a=b"], "emu fabrics NAME"),
         (["rerun", "/no/such/run.json"], "cannot be read as a run file"),
@@ -161,6 +167,16 @@ def test_fabrics_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None
     assert "450 GB/s" in described and "sources" in described and "calibration" in described
     assert cli.main(["fabrics", "torus", "--set", "shape=2x2"]) == 0
     assert "ranks              4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [*generic_topologies(), "switching"])
+def test_fabrics_lists_all_parameters(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every topology lists its parameters, and ``switching`` its keys, each with a default and a meaning."""
+    assert cli.main(["fabrics", name]) == 0
+    listed = {line.split()[0]: line.split("  ") for line in capsys.readouterr().out.splitlines() if line.startswith("    ")}
+    keys = SWITCHING_KEYS if name == "switching" else tuple(generic_topologies()[name].parameters.model_fields)
+    assert set(keys) <= set(listed)
+    assert all(len([part for part in listed[key] if part]) == 3 for key in keys)
 
 
 def test_what_a_session_refuses_has_no_heading(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from emu.fabric.counters import AdapterStatistics, QueueStatistics
 from emu.fabric.link import LinkStatistics
 from emu.session import EngineCounters, Session
 from emu.telemetry.congestion import AdapterReport, CongestionReport, PortReport, collect, merged
-from emu.telemetry.diagnosis import Cause, diagnose, words
+from emu.telemetry.diagnosis import Cause, Finding, diagnose, places, words
 from emu.topologies.fabric_file import load
 from emu.topologies.graph import Topology
 from emu.topologies.switching import Discipline, Switching, TrafficClass
@@ -183,13 +183,75 @@ def test_a_full_receive_buffer_is_a_slow_receiver() -> None:
     assert "300" in found[0].evidence or "37.5 GB/s" in found[0].evidence
 
 
+@pytest.mark.parametrize(("drain_gbps", "cause"), [(0, Cause.PAUSE_STORM), (400, Cause.SLOW_RECEIVER)])
+def test_an_adapter_that_pauses_is_named_though_it_forwards_and_is_held(drain_gbps: int, cause: Cause) -> None:
+    """On a ring everyone is held and passes it on; only the adapter that sent pauses of its own is the cause."""
+    held = {"pause_frames": 5, "pause_ps": MS // 2, "peak_queue_bytes": 4096}
+    ring = report(*(port(f"a{n}", f"a{(n + 1) % 3}", **held) for n in range(3)), drains={"a1": drain_gbps})
+    assert diagnose(ring) == ()
+    paused = [replace(one, counted=replace(one.counted, pauses_sent=2)) if one.rank == 1 else one for one in ring.adapters]
+    found = diagnose(replace(ring, adapters=tuple(paused)))
+    assert [(one.cause, one.where) for one in found] == [(cause, "a1")]
+
+
 def test_comment_lines_are_comments_and_name_ports_and_cause() -> None:
     """Whatever parses the table above skips them; the three worst ports and the cause are in them."""
     ports = [port("s0", f"a{n}", dropped_packets=n) for n in range(6)]
     lines = comment_lines(report(*ports))
     assert all(line.startswith("#") for line in lines)
     assert [line.split()[2] for line in lines if " port " in line] == ["s0->a5", "s0->a4", "s0->a3"]
-    assert any("verdict: congestion at s0" in line for line in lines)
+    assert any("cause: congestion at s0" in line for line in lines)
+
+
+def test_a_report_prints_its_summary_and_knows_its_findings() -> None:
+    """str gives the command line's lines without their marks, and findings() is the diagnosis."""
+    found = report(port("s0", "a1", dropped_packets=3))
+    assert found.findings() == diagnose(found) != ()
+    told = str(found).splitlines()
+    assert told[0] == "Congestion in 1 ms of model time:" and told[-1] == f"  cause: {found.findings()[0]}"
+    assert comment_lines(found)[1:-1] == [f"# {line}" for line in told[1:]]
+
+
+BUSY, SPARE, EXHAUSTED = {"busy_ps": MS * 96 // 100}, {"busy_ps": MS // 4}, {"busy_ps": MS * 6 // 10}
+FULL_RATE = {"wire_bytes": 50_000 * 96 // 100 * 1000}
+"""400 Gbit/s is 50 000 bytes in a us."""
+
+
+def sending(node: str, peer: str, *, busy_ps: int, wire_bytes: int = 1000, **counted: int) -> PortReport:
+    one = port(node, peer, **counted)
+    return replace(one, node_is_accelerator=node.startswith("a"), busy_ps=busy_ps, wire_bytes=wire_bytes)
+
+
+@pytest.mark.parametrize(
+    ("ports", "expected"),
+    [
+        ([sending("a3", "s0", **BUSY), sending("a1", "s0", **SPARE), sending("a2", "s0", **SPARE)], "hot link a3->s0"),
+        ([sending("s0", "a3", **BUSY), sending("s0", "a1", **SPARE), sending("s0", "a2", **SPARE)], "hot link s0->a3"),
+        ([sending("s0", "a3", **BUSY, **FULL_RATE), sending("s0", "a1", **SPARE), sending("s0", "a2", **SPARE)],
+         "incast at s0->a3"),
+        ([sending("s0", "s4", **BUSY, trimmed_packets=3), sending("s0", "s5", **SPARE, trimmed_packets=3),
+          sending("s0", "s6", **SPARE, trimmed_packets=3)], "hot link s0->s4"),
+        ([sending("a3", "s0", **BUSY), sending("a1", "s0", **EXHAUSTED), sending("a2", "s0", **EXHAUSTED)], "-"),
+        ([sending("a3", "s0", busy_ps=MS * 95 // 100), sending("a1", "s0", **SPARE), sending("a2", "s0", **SPARE)], "-"),
+    ],
+)  # fmt: skip
+def test_a_link_that_is_busy_alone_is_hot(ports: list[PortReport], expected: str) -> None:
+    """Above 95 % where the median of its kind is below 60 %: hot link; or incast, where an accelerator gets its full rate."""
+    assert places(diagnose(report(*ports))) == expected
+
+
+def test_other_words_come_before_a_busy_link() -> None:
+    """A slow receiver is not called a hot link because its link is also busy."""
+    ports = [sending("s0", "a1", **BUSY, **HELD), sending("s0", "a2", **SPARE), sending("s0", "a3", **SPARE)]
+    assert places(diagnose(report(*ports, drains={"a1": 300}))) == "slow receiver a1"
+
+
+def test_several_places_of_a_cause_are_counted() -> None:
+    """A cell names the first place and says how many there are besides."""
+    found = [Finding(cause=Cause.INCAST, where=f"s0->a{n}", evidence="") for n in range(3)]
+    slow = Finding(cause=Cause.SLOW_RECEIVER, where="a7", evidence="")
+    assert places([*found, slow]) == "incast at s0->a0 (and 2 more), slow receiver a7"
+    assert places([]) == "-"
 
 
 def test_documents_are_plain_and_leave_idle_ports_out() -> None:
@@ -215,3 +277,9 @@ def test_a_session_puts_the_engines_parts_together(monkeypatch: pytest.MonkeyPat
             monkeypatch.setattr(session, "_backend", backend)
             found = session.congestion()
         assert (len(found.ports), len(found.adapters), found.elapsed_ps) == (6, 2, expected_ps)
+
+
+def test_a_port_is_held_for_all_of_the_time_at_most() -> None:
+    """A pause that lasts on after the last rank's end makes no more than the whole."""
+    held = port("s0", "a1", pause_frames=9, pause_ps=3 * MS)
+    assert report(held).held_share(held) == 1.0

@@ -169,7 +169,7 @@ def test_an_unknown_name_is_told_with_the_nearest(name: str, message: str) -> No
         ('rate = "400Gbit/s"', "", "number 1: 'rate' is missing"),
         ("mtu = 1024", "mtuu = 1024", r"number 1: unknown key 'mtuu' \(did you mean 'mtu'\?\)"),
         ("mtu = 1024", "mtu = 0", "number 1: mtu = '0': must be at least 1"),
-        ('window = "64KiB"', "window = 0", "number 1: window = '0': must be greater than or equal to 1"),
+        ('window = "64KiB"', "window = 0", "number 1: window = '0': must be at least 1"),
         ("planes = [1, 3]", "planes = [1, 0]", "number 1: planes"),
         ('["left", "sw"]', '["left", "sv"]', r"number 1: there is no node 'sv' \(did you mean 'sw'\?\); add it"),
         ('["left", "sw"]', '["left", "left"]', "left->left joins a node to itself"),

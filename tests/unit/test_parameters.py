@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Annotated
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from emu.errors import ConfigError
-from emu.parameters import Planes, RateBps, Ratio, Shape, SizeBytes, TimePs, as_text, did_you_mean, validate
+from emu.parameters import (
+    AUTO,
+    Planes,
+    PositiveBytes,
+    RateBps,
+    Ratio,
+    Shape,
+    SizeBytes,
+    TimePs,
+    as_text,
+    described_parameters,
+    did_you_mean,
+    validate,
+)
 
 
 class Example(BaseModel):
@@ -95,3 +109,43 @@ def test_numbers_of_a_file_are_read_as_text() -> None:
 def test_nothing_is_suggested_for_a_far_word() -> None:
     """A word that resembles nothing gets no suggestion."""
     assert did_you_mean("zzz", ["rate", "latency"]) == ""
+
+
+def test_parameters_are_described_as_users_write_them() -> None:
+    """Defaults carry their units, and what is required, left to a formula or to nobody says so."""
+
+    class Told(BaseModel):
+        model_config = ConfigDict(use_attribute_docstrings=True)
+
+        needed: int
+        rate: RateBps = 400 * 10**9
+        """How fast."""
+        latency: TimePs | None = 2_000_000
+        shape: Shape = (2, 4)
+        planes: Planes = (5, 4)
+        flag: bool = True
+        window: SizeBytes | None = None
+        formula: Annotated[SizeBytes | None, AUTO] = None
+
+    found = described_parameters(Told)
+    assert [one.default for one in found] == ["required", "50 GB/s", "2 us", "2x4", "5+4", "true", "-", "auto"]
+    assert (found[1].name, found[1].meaning) == ("rate", "How fast.")
+
+
+class _Bounded(BaseModel):
+    share: Annotated[Ratio, Field(le=1)] = Fraction(1)
+    size: Annotated[PositiveBytes | None, AUTO] = None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"share": "5"}, r"^here: share = '5': must be more than 0, at most 1$"),
+        ({"size": "0"}, r"^here: size = '0': must be at least 1, or auto$"),
+    ],
+)
+def test_both_ends_of_a_range_are_named_and_what_may_stand_instead(values: dict[str, str], message: str) -> None:
+    """Also where one end is open, and where the parameter may be left to a formula."""
+    assert validate(_Bounded, {"size": "auto"}, where="here").size is None
+    with pytest.raises(ConfigError, match=message):
+        validate(_Bounded, values, where="here")

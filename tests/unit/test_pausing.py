@@ -5,7 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from emu.fabric.counters import PortCounters
-from emu.fabric.pausing import Pausing, refresh_ps
+from emu.fabric.packet import Notice
+from emu.fabric.pausing import Pauser, Pausers, Pausing, refresh_ps
 from emu.topologies.graph import Link
 from emu.topologies.switching import Discipline, Switching, TrafficClass, Watchdog
 
@@ -88,3 +89,24 @@ def test_a_storm_ends_when_no_pause_has_come_for_the_restoration_time() -> None:
     assert counters[0].watchdog_events == 1
     state.stop(0, 5000)
     assert state.since_ps[0] == 5000, "obeyed again"
+
+
+def test_several_who_pause_one_sender_share_a_pause() -> None:
+    """Told to stop by the first, to go on when the last is gone; other queues and links have pauses of their own."""
+    told: list[tuple[int, int, int, int]] = []
+
+    def notify(notice: Notice, now_ps: int) -> None:
+        told.append((now_ps, notice.link, notice.queue, notice.value))
+
+    pausers = Pausers(notify)
+    assert pausers.stop(7, 0, Pauser.BUFFER, 1)
+    assert not pausers.stop(7, 0, Pauser.RECEIVER, 2)
+    assert not pausers.stop(7, 0, Pauser.BUFFER, 3)
+    assert pausers.stop(7, 1, Pauser.BUFFER, 4) and pausers.stop(8, 0, Pauser.STUCK, 5)
+    pausers.go_on(7, 0, Pauser.BUFFER, 6)
+    pausers.go_on(7, 0, Pauser.STUCK, 7)
+    pausers.go_on(7, 0, Pauser.BUFFER, 8)
+    assert told == [(1, 7, 0, 1), (4, 7, 1, 1), (5, 8, 0, 1)]
+    pausers.go_on(7, 0, Pauser.RECEIVER, 9)
+    assert told[3:] == [(9, 7, 0, 0)]
+    assert pausers.stop(7, 0, Pauser.RECEIVER, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -96,10 +97,25 @@ def test_a_packet_cuts_through_with_one_header_for_each_mtu() -> None:
     assert port.statistics().wire_bytes == 2 * WIRE
 
 
-@pytest.mark.parametrize(("payload", "expected"), [(0, 64), (1, 11), (1000, 1010), (1001, 1021)])
+@pytest.mark.parametrize(("payload", "expected"), [(0, 10), (1, 11), (1000, 1010), (1001, 1021)])
 def test_the_bytes_of_a_packet_on_the_wire(payload: int, expected: int) -> None:
-    """A header for every MTU that is begun; without payload the least that a packet has."""
-    assert wire_bytes(LINK, payload, 64) == expected
+    """A header for every MTU that is begun, and one where there is no payload."""
+    assert wire_bytes(LINK, payload) == expected
+
+
+def test_only_a_trimmed_packet_has_the_size_that_trimming_leaves() -> None:
+    """An empty message is a header, and a byte where links have none; what is trimmed has ``trim_size``, or a header if more."""
+    bare = replace(LINK, header_bytes=0)
+    assert [wire_bytes(bare, 0), wire_bytes(bare, 0, 64), wire_bytes(LINK, 0, 64), wire_bytes(LINK, 0, 4)] == [1, 64, 64, 10]
+    port, wire = port_of(rules(traffic(Discipline.DROP), trim_bytes=64))
+    empty, trimmed = packet(0, n_bytes=0), packet(1, n_bytes=0)
+    trimmed.trimmed = True
+    port.enqueue(empty, 0)
+    port.enqueue(trimmed, 0)
+    assert port.holds_bytes == 64
+    until(port, wire, 10**7)
+    assert port.statistics().wire_bytes == 10 + 64
+    assert port.statistics().busy_ps == (10 + 64) * BYTE_PS
 
 
 def test_the_buffer_is_free_when_the_last_byte_has_left() -> None:
@@ -189,6 +205,32 @@ def test_a_link_that_repeats_loses_nothing() -> None:
     assert port.statistics().resent_bytes == WIRE
 
 
+@pytest.mark.parametrize("rule", ["pattern=1", "packets=0+4"])
+def test_a_packet_that_is_sent_again_is_not_a_new_one(rule: str) -> None:
+    """A loss at the first sending takes a packet once, however many others the link has sent in between."""
+    port, wire = port_of(rules(), parse_impairment(f"x=loss,{rule}")[1])
+    for sending in (0, 1):
+        for number in range(2):
+            again = packet(number)
+            again.sending = sending
+            port.enqueue(again, 0)
+    until(port, wire, 10**8)
+    assert [sequence for sequence, _, _ in wire.sent] == [0, 1]
+    assert port.lost_packets == 2
+
+
+def test_flows_are_counted_apart() -> None:
+    """The first packet of each queue pair is lost, whoever was first on the link."""
+    port, wire = port_of(rules(), parse_impairment("x=loss,packets=0")[1])
+    for number in range(2):
+        for entropy in (7, 8):
+            one = packet(number)
+            one.entropy = entropy
+            port.enqueue(one, 0)
+    until(port, wire, 10**8)
+    assert [sequence for sequence, _, _ in wire.sent] == [1, 1]
+
+
 def test_delays_never_let_a_packet_overtake() -> None:
     """However much the latency varies, the next head comes after the tail before it."""
     port, wire = port_of(rules(), parse_impairment("x=jitter,distribution=uniform,bound=5us,interval=1ns")[1])
@@ -220,3 +262,27 @@ def test_the_watchdog_drops_what_a_storm_holds_and_what_comes_until_it_is_over()
     counted = port.queue_statistics(4 * 10**7)[0]
     assert (counted.watchdog_events, counted.watchdog_packets, counted.dropped_packets) == (1, 3, 0)
     assert counted.pause_ps == 10**7
+
+
+def test_nothing_waits_any_more_in_a_queue_that_the_watchdog_emptied() -> None:
+    """PortXmitWait ends with the storm's detection, however long the pause lasts and whatever is on the wire then."""
+    both = traffic(priority=0), traffic(priority=1)
+    port, wire = port_of(rules(*both, watchdog=Watchdog(detection_ps=10**7, restoration_ps=10**6)))
+    port.pause(0, True, 0)
+    port.enqueue(packet(0), 10**6)
+    port.enqueue(packet(1, queue=1), 10**7 - 1)
+    until(port, wire, 5 * 10**7)
+    assert len(wire.sent) == 1
+    assert port.queue_statistics(5 * 10**7)[0].wait_ps == 9 * 10**6
+
+
+def test_lanes_wait_side_by_side_so_a_class_waits_as_long_as_its_longest() -> None:
+    """Two lanes paused for overlapping times count no more time than has passed, but both their frames."""
+    port, _ = port_of(rules(n_lanes=2))
+    port.pause(0, True, 0)
+    port.enqueue(packet(0, queue=0), 0)
+    port.pause(1, True, 400)
+    port.enqueue(packet(1, queue=1), 400)
+    port.pause(1, False, 500)
+    counted = port.queue_statistics(1000)[0]
+    assert (counted.pause_ps, counted.wait_ps, counted.pause_frames, counted.pause_transitions) == (1000, 1000, 2, 2)

@@ -183,3 +183,34 @@ def test_where_nothing_is_kept_answers_still_free_the_window() -> None:
     assert pair.outstanding_bytes == 300 and not pair.unacked
     pair.acknowledged(0, -1, 100)
     assert pair.outstanding_bytes == 200
+
+
+@pytest.mark.parametrize("recovery", RECOVERING)
+def test_a_packet_tells_how_often_it_was_sent_before(recovery: Recovery) -> None:
+    """Each timeout sends what is kept once more; what is new, and what has come, starts at 0."""
+    pair = sender(recovery)
+    pair.submit(chunk(0, 3 * QUANTUM))
+    sendings = [[packet.sending for packet in send_all(pair)]]
+    for _ in range(2):
+        pair.timed_out()
+        sendings.append([packet.sending for packet in send_all(pair)])
+    assert sendings == [[0] * 3, [1] * 3, [2] * 3]
+    pair.acknowledged(2, -1)
+    pair.submit(chunk(1, QUANTUM))
+    pair.timed_out()
+    assert [(packet.sequence, packet.sending) for packet in send_all(pair)] == [(2, 3), (3, 0)]
+
+
+@pytest.mark.parametrize("recovery", RECOVERING)
+def test_timeouts_are_silent_until_something_new_is_acknowledged(recovery: Recovery) -> None:
+    """An answer that tells nothing new does not end the silence."""
+    pair = sender(recovery)
+    pair.submit(chunk(0, 3 * QUANTUM))
+    send_all(pair)
+    pair.acknowledged(1, -1)
+    for n in (1, 2):
+        pair.timed_out()
+        pair.acknowledged(1, -1)
+        assert pair.silent_timeouts == n
+    pair.acknowledged(2, -1)
+    assert (pair.silent_timeouts, pair.timeouts) == (0, 2)

@@ -212,7 +212,7 @@ def test_no_key_of_switching_is_a_topology_s() -> None:
 def test_the_promised_switchings_are_there() -> None:
     """The names that the documentation gives are shipped, and emu fabrics lists them."""
     roce = {"roce-pfc", "roce-dcqcn", "roce-tuned", "roce-lossy", "meta-cts"}
-    promised = roce | {"infiniband", "ultra-ethernet", "nvlink", "drop"}
+    promised = roce | {"infiniband", "infiniband-adaptive", "ultra-ethernet", "nvlink", "drop"}
     assert promised == set(PRESETS) == {entry.name for entry in list_fabrics() if entry.kind == "switching"}
 
 
@@ -290,7 +290,7 @@ def test_packets_are_counted_as_ports_count_them() -> None:
     """Payload and a header for every MTU."""
     link = load_fabric("ib-ndr-leafspine-64").links[0]
     for payload in (1, 4096, 4097, 65536):
-        assert headroom.packet_bytes(link, payload) == wire_bytes(link, payload, 64)
+        assert headroom.packet_bytes(link, payload) == wire_bytes(link, payload)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_a_buffer_is_a_tomahawk_s_share() -> None:
     [
         ({"discipline": "pause", "bufer": "1MiB"}, r"^--set: unknown key 'bufer' \(did you mean 'buffer'\?\)"),
         ({"discipline": "paus"}, r"^--set: discipline = 'paus': must be 'drop', 'pause'"),
-        ({"buffer": "16MiB"}, r"^--set: discipline is missing; use drop, pause, .*roce-pfc"),
+        ({"buffer": "16MiB"}, r"^--set: buffer .*discipline is missing; add --set switching=PRESET .*roce-pfc"),
         ({"switching": "roce-dcqn"}, r"^--set: unknown switching 'roce-dcqn' \(did you mean 'roce-dcqcn'\?\)"),
         ({"switching": "none", "alpha": "1"}, r"^--set switching=none: alpha would do nothing"),
         ({"discipline": "pause", "headroom": "100KiB"}, r"headroom = 102400 B is too little .* need 190688 B"),
@@ -363,7 +363,13 @@ def test_a_buffer_is_a_tomahawk_s_share() -> None:
         ({"discipline": "drop", "buffer": "16"}, r"buffer = 16 B is too little"),
         ({"discipline": "drop", "buffer": "16M"}, r"^--set: buffer: '16M': 'M' is not a unit of size"),
         ({"discipline": "drop", "kmin": "2MB", "kmax": "1MB"}, r"class data: kmin = 2000000 B must be less than kmax = 1000000"),
-        ({"discipline": "drop", "kmin": "1MB", "kmax": "2MB", "pmax": "1.5"}, r"pmax = 3/2 is a share"),
+        ({"discipline": "drop", "kmin": "1MB", "kmax": "2MB", "pmax": "1.5"}, r"pmax = '1.5': must be more than 0, at most 1"),
+        ({"discipline": "drop", "pmax": "0"}, r"^--set: pmax = '0': must be more than 0, at most 1, or auto"),
+        ({"discipline": "drop", "quantum": "0"}, r"^--set: quantum = '0': must be at least 1, or auto"),
+        ({"discipline": "drop", "trims": "true", "trim_size": "5000"}, r"trim_size = 5000 B; use 1 to 4096 B, the smallest MTU"),
+        ({"discipline": "drop", "priority": "9"}, r"priority is of one class; write it in \[\[classes\]\] .* 0 to 7"),
+        ({"discipline": "pause", "watchdog_restoration": "1ms"}, r"watchdog_restoration without watchdog_detection does nothing"),
+        ({"discipline": "drop", "watchdog_detection": "1ms"}, r"no class has discipline = pause; leave watchdog_detection out"),
         ({"discipline": "credit", "quantum": "64KiB", "credits": "32KiB"}, r"credits = 32768 B let no packet of 65536 B go"),
         ({"discipline": "drop", "recovery": "none"}, r"recovery = none never sends them again"),
         (
@@ -396,6 +402,7 @@ def test_what_cannot_work_is_refused_in_a_line(settings: dict[str, str], message
     [
         ('[switching]\nbufer = "1MiB"', r"lab.toml: \[switching\]: unknown key 'bufer' \(did you mean 'buffer'\?\)"),
         ('[switching]\npreset = "roce"', r"unknown switching 'roce'"),
+        ('[switching]\npriority = 9', r"lab.toml: \[switching\]: priority is of one class; write it in \[\[classes\]\]: 0 to 7"),
         ('[[classes]]\nname = "x"\npriority = 8\ndiscipline = "drop"', r"\[\[classes\]\] number 1: priority = '8': must be 0"),
         ('[[classes]]\nname = "x"\npriority = 1', r"\[\[classes\]\] number 1: discipline is missing"),
         (
@@ -466,3 +473,13 @@ def test_emu_fabrics_describes_a_switching(capsys: pytest.CaptureFixture[str]) -
     assert "--set switching=roce-dcqcn" in preset and "SIGCOMM 2015" in preset
     assert cli.main(["fabrics", "star", "--set", "switching=roce-pfc", "--set", "rate=400Gbit/s"]) == 0
     assert "of headroom, resumes 2.93 KiB below the threshold, obeyed after 1.158 us" in capsys.readouterr().out
+
+
+def test_a_fabric_without_links_has_nothing_to_switch() -> None:
+    """A ring of one rank works without switching, and is refused with it, however it was made."""
+    alone = load_fabric("ring", {"ranks": "1"})
+    assert alone.links == ()
+    with pytest.raises(ConfigError, match=r"^ring: a fabric without links has nothing to switch; use 2 ranks or more"):
+        load("ring", {"ranks": "1", "discipline": "pause"})
+    with pytest.raises(ConfigError, match=r"^mine: a fabric without links has nothing to switch"):
+        check_switching(replace(alone, switching=switched(discipline="pause")), where="mine")

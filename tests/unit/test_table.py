@@ -224,8 +224,18 @@ def test_congestion_is_told_in_comments() -> None:
     seen = FakeCounters(congestion=report(port("a1", "s0"), port("s0", "a0", dropped_packets=4, peak_queue_bytes=9)))
     with_it, without = (output(replace(OPTIONS, end_bytes=8), FakeOpener(counters_say=say)) for say in (seen, FakeCounters()))
     assert parse(with_it) == parse(without)
-    assert "verdict: incast at s0->a0: 4 of 4 drops and trims" in with_it
+    assert "cause: incast at s0->a0: 4 of 4 drops and trims" in with_it
     assert with_it.count("# Congestion") == 1 and "# Congestion" not in without
+
+
+def test_unchecked_results_are_called_so_in_a_line_of_their_own() -> None:
+    """nccl-tests' footer stays as it is for its parsers; where nothing was checked the next line says so."""
+    unchecked = output(replace(OPTIONS, driver="simulate", end_bytes=8), FakeOpener())
+    lines = unchecked.splitlines()
+    at = lines.index("# Out of bounds values : 0 OK")
+    assert lines[at + 1].startswith("# Not checked ")
+    assert parse(unchecked)[1] == 0
+    assert "# Not checked" not in output(replace(OPTIONS, end_bytes=8), FakeOpener())
 
 
 def test_simulated_row_has_no_verdict() -> None:

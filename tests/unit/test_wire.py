@@ -54,7 +54,7 @@ HEADER = Header(
     anchor_ns=-18,
 )
 GOLDEN = bytes.fromhex(
-    "4d45" "02" "02" "8877665544332211" "99000000"  # magic, version, FRAME, session, epoch
+    "4d45" "03" "02" "8877665544332211" "99000000"  # magic, version, FRAME, session, epoch
     "01000000" "02000000" "03000000" "04000000" "0500"  # link, channel, source, target, hop
     "0600000000000000" "07000000" "0800000000000000" "0900000000000000"  # flow, route flow, head, tail
     "1300000000000000"  # promise
@@ -62,19 +62,19 @@ GOLDEN = bytes.fromhex(
     "0e00000000000000" "0f00000000000000" "1000000000000000"  # payload, message, digest
     "1100000000000000" "eeffffffffffffff"  # credit, anchor
 )  # fmt: skip
-GOLDEN_HELLO = bytes.fromhex("4d45" "02" "01" "8877665544332211" "99000000" "bbaa0000")  # fmt: skip
+GOLDEN_HELLO = bytes.fromhex("4d45" "03" "01" "8877665544332211" "99000000" "bbaa0000")  # fmt: skip
 PACKET_HEADER = PacketHeader(
     link=1, channel=2, source_rank=3, target_rank=4, flow=5, route_flow=6, communicator=7, operation=-8, message=9, chunk=10,
     chunk_bytes=11, message_bytes=12, digest=13, traffic_class=14, queue_pair=15, queue=16, marked=True, trimmed=False,
-    sequence=17, offset_bytes=18, payload_bytes=19, entropy=20, sent_ps=21, head_ps=22, tail_ps=23, anchor_ns=-24,
+    sequence=17, sending=25, offset_bytes=18, payload_bytes=19, entropy=20, sent_ps=21, head_ps=22, tail_ps=23, anchor_ns=-24,
 )  # fmt: skip
 GOLDEN_PACKET = bytes.fromhex(
-    "4d45" "02" "03" "8877665544332211" "99000000"  # magic, version, PACKET, session, epoch
+    "4d45" "03" "03" "8877665544332211" "99000000"  # magic, version, PACKET, session, epoch
     "01000000" "02000000" "03000000" "04000000"  # link, channel, source, target
     "0500000000000000" "06000000" "0700000000000000" "f8ffffffffffffff"  # flow, route flow, communicator, operation
     "09000000" "0a000000" "0b00000000000000" "0c00000000000000"  # message, chunk, chunk bytes, message bytes
     "0d00000000000000" "0e00" "0f00" "1000" "01" "00"  # digest, class, queue pair, queue, marked, trimmed
-    "1100000000000000" "1200000000000000" "1300000000000000"  # sequence, offset, payload
+    "1100000000000000" "19000000" "1200000000000000" "1300000000000000"  # sequence, sending, offset, payload
     "1400000000000000" "1500000000000000" "1600000000000000" "1700000000000000"  # entropy, sent, head, tail
     "e8ffffffffffffff"  # anchor
 )  # fmt: skip
@@ -83,7 +83,7 @@ NOTICE_HEADER = NoticeHeader(
     selective=-11, echo_ps=12, port=13, due_ps=14, anchor_ns=-15,
 )  # fmt: skip
 GOLDEN_NOTICE = bytes.fromhex(
-    "4d45" "02" "04" "8877665544332211" "99000000"  # magic, version, NOTICE, session, epoch
+    "4d45" "03" "04" "8877665544332211" "99000000"  # magic, version, NOTICE, session, epoch
     "01000000" "0200" "03" "01" "fcffffff" "0500"  # channel, hop, kind, marked, link, queue
     "faffffff" "07000000" "0800" "0900000000000000" "0a00000000000000"  # source, target, queue pair, value, bytes
     "f5ffffffffffffff" "0c00000000000000" "0d00000000000000"  # selective, echo, port
@@ -103,7 +103,7 @@ packets = st.builds(
     PacketHeader,
     link=u32, channel=u32, source_rank=u32, target_rank=u32, flow=u64, route_flow=u32, communicator=u64, operation=i64,
     message=u32, chunk=u32, chunk_bytes=u64, message_bytes=u64, digest=u64, traffic_class=u16, queue_pair=u16, queue=u16,
-    marked=st.booleans(), trimmed=st.booleans(), sequence=u64, offset_bytes=u64, payload_bytes=u64, entropy=u64,
+    marked=st.booleans(), trimmed=st.booleans(), sequence=u64, sending=u32, offset_bytes=u64, payload_bytes=u64, entropy=u64,
     sent_ps=i64, head_ps=i64, tail_ps=i64, anchor_ns=i64,
 )  # fmt: skip
 notices = st.builds(
@@ -114,7 +114,7 @@ notices = st.builds(
 
 
 def test_a_frame_header_has_these_bytes() -> None:
-    """The bytes of version 2 are fixed: whoever changes them must change the version."""
+    """The bytes of version 3 are fixed: whoever changes them must change the version."""
     assert pack(SESSION, EPOCH, HEADER) == GOLDEN
     assert len(GOLDEN) == HEADER_BYTES == 134
 
@@ -130,7 +130,7 @@ def test_packets_and_notices_have_these_bytes() -> None:
     """A packet's header carries its chunk and itself, a notice's all there is; what follows a packet's is its payload."""
     assert pack_packet(SESSION, EPOCH, PACKET_HEADER) == GOLDEN_PACKET
     assert pack_notice(SESSION, EPOCH, NOTICE_HEADER) == GOLDEN_NOTICE
-    assert (len(GOLDEN_PACKET), len(GOLDEN_NOTICE)) == (PACKET_BYTES, NOTICE_BYTES) == (164, 96)
+    assert (len(GOLDEN_PACKET), len(GOLDEN_NOTICE)) == (PACKET_BYTES, NOTICE_BYTES) == (168, 96)
     assert unpack_prefix(GOLDEN_PACKET, SESSION) == (PACKET, EPOCH)
     assert unpack_prefix(GOLDEN_NOTICE, SESSION) == (NOTICE, EPOCH)
     assert unpack_packet(memoryview(GOLDEN_PACKET + b"payload")) == PACKET_HEADER
@@ -164,8 +164,8 @@ def test_unpack_is_the_inverse_of_pack(session: int, epoch: int, header: Header)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\0" + GOLDEN[1:], "magic 0x4500 version 2: this is not emu's wire format version 2"),
-        (GOLDEN[:2] + b"\x01" + GOLDEN[3:], "magic 0x454d version 1: this is not emu's wire format version 2"),
+        (b"\0" + GOLDEN[1:], "magic 0x4500 version 3: this is not emu's wire format version 3"),
+        (GOLDEN[:2] + b"\x02" + GOLDEN[3:], "magic 0x454d version 2: this is not emu's wire format version 3"),
         (GOLDEN[:4] + b"\x89" + GOLDEN[5:], "a message of session 1122334455667789 reached session 1122334455667788"),
         (GOLDEN[:15], "a message of 15 bytes is too short for a header of 16"),
         (b"", "a message of 0 bytes is too short for a header of 16"),
@@ -184,7 +184,7 @@ def test_a_truncated_frame_or_greeting_is_refused() -> None:
         unpack(GOLDEN[:-1])
     with pytest.raises(WireError, match="a greeting of 19 bytes is too short for one of 20"):
         unpack_hello(GOLDEN_HELLO[:-1])
-    with pytest.raises(WireError, match="a packet of 163 bytes is too short for a header of 164"):
+    with pytest.raises(WireError, match="a packet of 167 bytes is too short for a header of 168"):
         unpack_packet(GOLDEN_PACKET[:-1])
     with pytest.raises(WireError, match="a notice of 95 bytes is too short for one of 96"):
         unpack_notice(GOLDEN_NOTICE[:-1])
