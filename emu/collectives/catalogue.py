@@ -96,9 +96,8 @@ def schedule_for(collective: str, algorithm: str, n_ranks: int, root: int = 0) -
     what cannot be asked for and ScheduleError when the algorithm is wrong.  Of many threads that ask at once
     the first one builds and the others wait.
     """
-    name = collective_name(collective)
     with _building:
-        return _schedule(name, _fitting(name, algorithm).name, n_ranks, root if name in ROOTED else 0)
+        return _as_written(collective, algorithm, n_ranks, root)
 
 
 def cost_for(collective: str, algorithm: str, n_ranks: int) -> Cost:
@@ -110,13 +109,19 @@ def cost_for(collective: str, algorithm: str, n_ranks: int) -> Cost:
 
 
 def _fitting(collective: str, algorithm: str) -> Algorithm:
-    fitting = ", ".join(algorithms_for(collective))
     try:
         found = find_algorithm(algorithm)
         require_collective(collective, found.name, found.collectives)
     except ConfigError as error:
-        raise ConfigError(f"{error}; for {collective}: {fitting}") from None
+        raise ConfigError(f"{error}; for {collective}: {', '.join(algorithms_for(collective))}") from None
     return found
+
+
+@lru_cache(maxsize=MAX_CACHED_SCHEDULES)
+def _as_written(collective: str, algorithm: str, n_ranks: int, root: int) -> Schedule:
+    """Every call of a rank asks; what its words stand for is looked up once."""
+    name = collective_name(collective)
+    return _schedule(name, _fitting(name, algorithm).name, n_ranks, root if name in ROOTED else 0)
 
 
 @lru_cache(maxsize=MAX_CACHED_SCHEDULES)

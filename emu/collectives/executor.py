@@ -20,6 +20,7 @@ Not modelled here: the time a reduction or a launch takes on the accelerator.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -299,7 +300,7 @@ class Operation:
         received = payload if isinstance(payload, np.ndarray) else np.frombuffer(payload, dtype=self._dtype)
         offset = 0
         op, values = self.call.op or "sum", self._values
-        with quiet():
+        with quiet() if reduce else nullcontext():
             for slot in self.program.slots[step]:
                 length = self._length(slot, chunk)
                 if not length:
