@@ -18,6 +18,8 @@ from typing import Final
 
 from emu.errors import ConfigError
 
+FOREVER_PS: Final = 1 << 62
+"""Later than any time that a run reaches."""
 PS_PER_SECOND: Final = 10**12
 PS_PER_MILLISECOND: Final = 10**9
 PS_PER_MICROSECOND: Final = 10**6

@@ -17,16 +17,9 @@ from emu.keyed import mix
 
 def least_deep(candidates: Sequence[int], view: View, seed: int, *key: int) -> int:
     """The candidate with the fewest bytes waiting; a draw by ``key`` among equals."""
-    depth_bytes = view.depth_bytes
-    least = 1 << 62
-    best: list[int] = []
-    for link in candidates:
-        depth = depth_bytes(link)
-        if depth < least:
-            least = depth
-            best = [link]
-        elif depth == least:
-            best.append(link)
+    depths = [view.depth_bytes(link) for link in candidates]
+    least = min(depths)
+    best = [link for link, depth in zip(candidates, depths, strict=True) if depth == least]
     return best[0] if len(best) == 1 else best[mix(seed, *key) % len(best)]
 
 

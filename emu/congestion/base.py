@@ -20,13 +20,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from emu.parameters import validate
-
-FOREVER_PS: Final = 1 << 62
+from emu.units import FOREVER_PS as FOREVER_PS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

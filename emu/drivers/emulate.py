@@ -25,7 +25,7 @@ import numpy as np
 
 from emu.clock import DilatedClock, wall_ns
 from emu.drivers.blocked import Blocked
-from emu.drivers.engine import FOREVER_PS, ImpairmentTable
+from emu.drivers.engine import ImpairmentTable
 from emu.drivers.floors import FloorPage
 from emu.drivers.paced import HostCounters, Paced, PacedEngine
 from emu.drivers.paced_packets import PacedPacketEngine
@@ -34,6 +34,7 @@ from emu.drivers.runtime import Runtime
 from emu.errors import ConfigError, EmuError, WireError
 from emu.rank import Rank
 from emu.topologies.graph import Topology
+from emu.units import FOREVER_PS
 from emu.wire import HELLO, INLINE_BYTES, pack_hello, unpack_hello, unpack_prefix
 
 FIRST_POLL_S = 0.0001

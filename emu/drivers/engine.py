@@ -30,7 +30,6 @@ from emu.fabric.link import LinkMachine, LinkStatistics
 from emu.impairments.base import BaseImpairment
 from emu.topologies.graph import Topology
 
-FOREVER_PS = 1 << 62
 MIN_CHUNK_BYTES = 4 * 2**10
 MIN_WINDOW_BYTES = 16 * 2**20
 """The default window of a connection is at least this: eight of the largest automatic chunks."""

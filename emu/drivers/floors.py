@@ -33,10 +33,11 @@ from pathlib import Path
 
 import numpy as np
 
+from emu.units import FOREVER_PS
+
 RING = 1024
 """Frames that may be under way on a channel; beyond it the sender waits (it is counted as back-pressure)."""
 
-FOREVER_PS = 1 << 62
 
 NOTHING_PS = 0
 """No event is safe: the reader was held up for so long that the ring went round under it.  It asks again."""

@@ -61,10 +61,6 @@ class PacedPacketEngine(Paced, PacketEngine):
         due_ps = self._due_ps(packet, link)
         host.emit(peer, pack_packet(host.session, host.epoch, header), packet.payload, packet.payload_bytes, due_ps, self.now_ps)
 
-    def _due_ps(self, packet: Packet, link: int) -> int:
-        at_end = self._rank_node[packet.frame.target_rank] == self._targets[link]
-        return packet.tail_ps if at_end else packet.head_ps
-
     def take(self, kind: int, data: Any, payload: Any) -> tuple[int, int]:
         if kind == PACKET:
             return self._take_packet(data, payload)
@@ -103,9 +99,7 @@ class PacedPacketEngine(Paced, PacketEngine):
         )
         packet.head_ps, packet.tail_ps = header.head_ps, header.tail_ps
         packet.marked, packet.trimmed, packet.sending = header.marked, header.trimmed, header.sending
-        due_ps = self._not_past(self._due_ps(packet, header.link))
-        self._sequence += 1
-        heappush(self.calendar, (due_ps, header.link, self._sequence, packet))
+        self._arrives(packet, header.link, self._not_past(self._due_ps(packet, header.link)))
         return header.channel, header.anchor_ns
 
     # -- notices ---------------------------------------------------------------------------------

@@ -32,13 +32,13 @@ from emu.fabric.frame import Frame
 from emu.fabric.link import LinkStatistics
 from emu.fabric.next_links import NextLinks
 from emu.fabric.packet import Notice, NoticeKind, Packet
-from emu.fabric.port import FOREVER_PS, Port
+from emu.fabric.port import Port
 from emu.fabric.queue_pair import SendQueuePair
 from emu.fabric.switch import Switch
 from emu.topologies.extensions import extension
-from emu.topologies.graph import Link, Topology
+from emu.topologies.graph import Topology
 from emu.topologies.switching import TrafficClass
-from emu.units import duration_ps, format_time
+from emu.units import FOREVER_PS, duration_ps, format_time
 
 MOST_SILENT_TIMEOUTS = 64
 """A queue pair gives up after so many timeouts without a new acknowledgement, as adapters do after their retry count."""
@@ -67,10 +67,11 @@ class PacketEngine(Engine):
         self._answers = self._wakes + n_links
         self._nodes = self._answers + n * n
         nodes = range(len(topology.nodes)) if hosted is None else sorted(hosted)
-        self._is_hosted = [hosted is None or node in hosted for node in range(len(topology.nodes))]
+        self._hosts_all = len(nodes) == len(topology.nodes)
         self._rank_node = topology.ranks
         self._targets = [link.target for link in topology.links]
-        self._reverse_ps = _reverse_latencies(topology)
+        back = [index if way is None else way for index, way in enumerate(topology.reverse_links())]
+        self._reverse_ps = [max(1, topology.links[way].latency_ps) for way in back]
         self._next_links = NextLinks(topology, seed=seed, impairments=impairments, reroute_ps=switching.reroute_ps)
         self._lines: dict[tuple[int, int], Line] = {}
         self.is_stuck = False
@@ -177,11 +178,18 @@ class PacketEngine(Engine):
     # -- what ports ask for (fabric.port.Wire) ---------------------------------------------------
 
     def transmit(self, packet: Packet, link: int) -> None:
-        self._sequence += 1
-        at_end = self._rank_node[packet.frame.target_rank] == self._targets[link]
         if self.hops is not None:
             self.hops.append((self.now_ps, packet.payload_bytes))
-        heappush(self.calendar, (packet.tail_ps if at_end else packet.head_ps, link, self._sequence, packet))
+        self._arrives(packet, link, self._due_ps(packet, link))
+
+    def _arrives(self, packet: Packet, link: int, due_ps: int) -> None:
+        self._sequence += 1
+        heappush(self.calendar, (due_ps, link, self._sequence, packet))
+
+    def _due_ps(self, packet: Packet, link: int) -> int:
+        """When a packet that comes over ``link`` is an event: its head's arrival, at its target its tail's."""
+        at_end = self._rank_node[packet.frame.target_rank] == self._targets[link]
+        return packet.tail_ps if at_end else packet.head_ps
 
     def wake_port(self, link: int, time_ps: int) -> None:
         if time_ps >= FOREVER_PS:
@@ -272,7 +280,7 @@ class PacketEngine(Engine):
                 f" class {traffic_class.name!r} there, or raise its timeout{self.held_back()}"
             )
             self.interrupted = True
-        if not all(self._is_hosted):
+        if not self._hosts_all:
             return
         if any(type(item) is Packet or (type(item) is Notice and item.link >= 0) for _, _, _, item in self.calendar):
             return
@@ -299,23 +307,3 @@ class PacketEngine(Engine):
 
     def adapter_statistics(self) -> dict[int, AdapterStatistics]:
         return {rank: adapter.statistics() for rank, adapter in self.adapters.items()}
-
-
-def _reverse_latencies(topology: Topology) -> list[int]:
-    """Per link, the latency of the way back to its sender: of the link back of the same suffix (``a->b#1``, ``b->a#1``), else of
-    the same place among parallel ones; its own where no link goes back."""
-    nodes, links = topology.nodes, topology.links
-    parallel: dict[tuple[int, int], list[Link]] = {}
-    places = []
-    for link in links:
-        same = parallel.setdefault((link.source, link.target), [])
-        places.append(len(same))
-        same.append(link)
-    found = []
-    for link, place in zip(links, places, strict=True):
-        back = parallel.get((link.target, link.source), [link])
-        here, there = nodes[link.source].name, nodes[link.target].name
-        name = f"{there}->{here}{link.name.removeprefix(f'{here}->{there}')}"
-        twin = next((other for other in back if other.name == name), back[min(place, len(back) - 1)])
-        found.append(max(1, twin.latency_ps))
-    return found

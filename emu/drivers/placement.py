@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from emu.drivers.engine import FOREVER_PS
 from emu.errors import ConfigError
 from emu.topologies.graph import NodeKind, Topology
+from emu.units import FOREVER_PS
 
 ONE_EACH_UP_TO: Final = 16
 """With more endpoints than this, several share an actor unless asked otherwise."""

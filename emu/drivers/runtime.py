@@ -20,11 +20,12 @@ from typing import Any
 
 from emu.clock import wall_ns
 from emu.collectives.executor import Operation
-from emu.drivers.engine import FOREVER_PS, Engine
+from emu.drivers.engine import Engine
 from emu.drivers.explain import CallState, RankState
 from emu.errors import ConfigError, EmuError, RankFailed
 from emu.fabric.frame import Frame
 from emu.rank import Rank, Work
+from emu.units import FOREVER_PS
 
 HISTORY = 64
 """Calls per rank that are remembered, to explain mismatches after a rank has gone on."""

@@ -11,13 +11,14 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from emu.drivers.engine import FOREVER_PS, Engine, ImpairmentTable
+from emu.drivers.engine import Engine, ImpairmentTable
 from emu.drivers.explain import explain, unreceived
 from emu.drivers.packet_engine import PacketEngine
 from emu.drivers.runtime import Runtime
 from emu.errors import ConfigError, EmuError
 from emu.rank import Rank
 from emu.topologies.graph import Topology
+from emu.units import FOREVER_PS
 
 DEFAULT_TIMEOUT_S: Final = 30.0
 

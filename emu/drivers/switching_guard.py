@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from emu.balancing.base import Place
 from emu.congestion.base import Line, ReceiverControl, SenderControl
-from emu.drivers.engine import FOREVER_PS, ImpairmentTable
+from emu.drivers.engine import ImpairmentTable
 from emu.errors import ConfigError
 from emu.impairments.base import BaseImpairment
 from emu.topologies.extensions import extension
@@ -21,7 +21,7 @@ from emu.topologies.folder import file_of
 from emu.topologies.graph import Link, Topology
 from emu.topologies.headroom import access_rate_bps, headroom_bytes, longest_round_trip_ps
 from emu.topologies.switching import Discipline, Recovery, Switching
-from emu.units import PS_PER_SECOND, format_time
+from emu.units import FOREVER_PS, PS_PER_SECOND, format_time
 
 MOST_LOST_SHARE: Final = 0.5
 """Of packets, on one link."""

@@ -21,16 +21,15 @@ from emu.fabric.frame import Frame
 from emu.fabric.lineup import PortSource
 from emu.fabric.packet import Notice, NoticeKind, Packet
 from emu.fabric.pausing import Pauser
-from emu.fabric.port import FOREVER_PS, Port, wire_bytes
+from emu.fabric.port import Port, wire_bytes
 from emu.fabric.queue_pair import Reassembly, ReceiveQueuePair, SendQueuePair
-from emu.fabric.switch import Switch, credit_step_bytes
+from emu.fabric.switch import Switch
 from emu.topologies.graph import Link
-from emu.topologies.switching import Discipline, Recovery, Switching, TrafficClass
-from emu.units import duration_ps
+from emu.topologies.switching import MOST_QUEUE_PAIRS, Discipline, Recovery, Switching, TrafficClass
+from emu.units import FOREVER_PS, duration_ps
 
 ACK_EVERY = 4
 """Packets between acknowledgements, where only recovery needs them."""
-MOST_QUEUE_PAIRS = 64
 
 
 class Plane(Protocol):
@@ -90,14 +89,10 @@ class Adapter:
             switch.ports[link].source = source
         self.senders: dict[tuple[int, int, int], SendQueuePair] = {}
         self.receivers: dict[tuple[int, int, int], tuple[ReceiveQueuePair, ReceiverControl]] = {}
-        sizes = [wire_bytes(into, switching.quantum_bytes) for into in ingress.values()]
-        self._credit_steps_bytes = [credit_step_bytes(c, max(sizes, default=0)) for c in switching.classes] * switching.n_lanes
         self._dealt: dict[tuple[int, int], int] = {}
         self._assembling: dict[tuple[int, ...], tuple[Reassembly, Frame]] = {}
         self._drain_free_ps = 0
         self._received_bytes: dict[tuple[int, int], int] = {}
-        self._buffered_bytes = 0
-        self._owed: dict[tuple[int, int], int] = {}
         limits = [plane.control(c, rank, rank)[1].admits for c in switching.classes]
         self._admissions = [None if limit is None else Admission(limit) for limit in limits]
         self.n_cnp_sent = self.n_cnp_received = self.n_marked = self.n_nacks = 0
@@ -134,7 +129,15 @@ class Adapter:
             )
         pair.submit(frame)
         if pair.control.asks:
-            self._notify(NoticeKind.REQUEST, peer, pair.index, class_index, now_ps, value=pair.n_chunks)
+            request = Notice(
+                NoticeKind.REQUEST,
+                value=pair.n_chunks,
+                queue=class_index,
+                source_rank=self.rank,
+                target_rank=peer,
+                queue_pair=pair.index,
+            )
+            self.plane.notify_rank(request, peer, self.rank, now_ps)
         self.activate(pair, now_ps)
 
     def activate(self, pair: SendQueuePair, now_ps: int) -> None:
@@ -237,7 +240,7 @@ class Adapter:
 
     def receive(self, packet: Packet, link: int, now_ps: int) -> None:
         """The tail of a packet for this rank is here."""
-        traffic_class = self.switching.classes[packet.queue % len(self.switching.classes)]
+        traffic_class = self.switching.class_of(packet.queue)
         trim_bytes = self.switching.trim_bytes if packet.trimmed else 0
         n_bytes = wire_bytes(self._ingress[link], packet.payload_bytes, trim_bytes)
         if self.drain_rate_bps is None:
@@ -250,7 +253,6 @@ class Adapter:
             self.n_discarded += 1
             return
         self._received_bytes[link, queue] = held
-        self._buffered_bytes += n_bytes
         self.peak_receive_bytes = max(self.peak_receive_bytes, held)
         if traffic_class.discipline is Discipline.PAUSE:
             assert held <= self._xoff_bytes + self.switching.headroom_bytes, "a lossless packet does not fit"
@@ -267,18 +269,11 @@ class Adapter:
 
     def _drained(self, link: int, queue: int, n_bytes: int, now_ps: int, *, buffered: bool) -> None:
         """Room in the receive buffer is free again."""
-        key = link, queue
-        traffic_class = self.switching.classes[queue % len(self.switching.classes)]
         if buffered:
-            self._buffered_bytes -= n_bytes
-            held = self._received_bytes[key] = self._received_bytes[key] - n_bytes
+            held = self._received_bytes[link, queue] = self._received_bytes[link, queue] - n_bytes
             if held <= self._xon_bytes:
                 self.switch.pausers.go_on(link, queue, Pauser.RECEIVER, now_ps)
-        if traffic_class.discipline is Discipline.CREDIT:
-            owed = self._owed[key] = self._owed.get(key, 0) + n_bytes
-            if owed >= self._credit_steps_bytes[queue]:
-                self._owed[key] = 0
-                self.plane.notify_link(Notice(NoticeKind.CREDIT, value=owed, link=link, queue=queue), now_ps)
+        self.switch.credits.free(link, queue, n_bytes, now_ps)
 
     def _pause(self, link: int, queue: int, pauser: Pauser, now_ps: int) -> None:
         if self.switch.pausers.stop(link, queue, pauser, now_ps):
@@ -286,8 +281,8 @@ class Adapter:
 
     def _pausable(self) -> list[tuple[int, int]]:
         """(link, queue) of all senders that pauses can stop."""
-        classes = self.switching.classes
-        queues = [q for q in range(self.switching.n_queues) if classes[q % len(classes)].discipline is Discipline.PAUSE]
+        switching = self.switching
+        queues = [q for q in range(switching.n_queues) if switching.class_of(q).discipline is Discipline.PAUSE]
         return [(link, queue) for link in self._ingress for queue in queues]
 
     def _get_stuck(self, now_ps: int) -> None:
@@ -334,7 +329,7 @@ class Adapter:
     def _acknowledge(
         self,
         packet: Packet,
-        key: tuple[int, int, int],
+        key: QueuePairKey,
         pair: ReceiveQueuePair,
         counts: bool,
         control: ReceiverControl,
@@ -350,23 +345,31 @@ class Adapter:
             pair.since_ack = 0
             self._answer_packet(packet, key, pair.expected, now_ps, selective=packet.sequence if selective else -1)
 
-    def _answer_packet(self, packet: Packet, key: tuple[int, int, int], expected: int, now_ps: int, selective: int = -1) -> None:
-        source, class_index, queue_pair = key
-        notice = Notice(
+    def _answer_packet(self, packet: Packet, key: QueuePairKey, expected: int, now_ps: int, selective: int = -1) -> None:
+        self._answer(
             NoticeKind.ACK,
+            key,
+            now_ps,
             value=expected,
-            queue=class_index,
-            source_rank=source,
-            target_rank=self.rank,
-            queue_pair=queue_pair,
-            echo_ps=packet.sent_ps,
             marked=packet.marked,
+            echo_ps=packet.sent_ps,
             n_bytes=packet.payload_bytes,
             selective=selective,
         )
-        self.plane.notify_rank(notice, source, self.rank, now_ps)
 
-    def _answer(self, kind: NoticeKind, key: tuple[int, int, int], now_ps: int, *, value: int = 0, marked: bool = False) -> None:
+    def _answer(
+        self,
+        kind: NoticeKind,
+        key: QueuePairKey,
+        now_ps: int,
+        *,
+        value: int = 0,
+        marked: bool = False,
+        echo_ps: int = 0,
+        n_bytes: int = 0,
+        selective: int = -1,
+    ) -> None:
+        """A word to the sender of a queue pair that ends here."""
         source, class_index, queue_pair = key
         notice = Notice(
             kind,
@@ -375,13 +378,12 @@ class Adapter:
             source_rank=source,
             target_rank=self.rank,
             queue_pair=queue_pair,
+            echo_ps=echo_ps,
             marked=marked,
+            n_bytes=n_bytes,
+            selective=selective,
         )
         self.plane.notify_rank(notice, source, self.rank, now_ps)
-
-    def _notify(self, kind: NoticeKind, peer: int, queue_pair: int, class_index: int, now_ps: int, *, value: int) -> None:
-        notice = Notice(kind, value=value, queue=class_index, source_rank=self.rank, target_rank=peer, queue_pair=queue_pair)
-        self.plane.notify_rank(notice, peer, self.rank, now_ps)
 
     def _grant(self, grants: Iterable[tuple[QueuePairKey, int]], now_ps: int) -> None:
         for key, granted in grants:
@@ -405,10 +407,6 @@ class Adapter:
 
     # -- what is known ---------------------------------------------------------------------------
 
-    def owed_credits(self, link: int, queue: int) -> int:
-        """Bytes that are free but not yet granted to the sender of ``link``."""
-        return self._owed.get((link, queue), 0)
-
     def held_back(self, now_ps: int) -> list[str]:
         """The controls that keep a packet back now, by name and way."""
         return [
@@ -422,7 +420,7 @@ class Adapter:
     def is_at_rest(self) -> bool:
         """Whether nothing waits to be sent, acknowledged, drained or completed."""
         waits = any(pair.chunks or pair.pending is not None or pair.unacked for pair in self.senders.values())
-        return not (waits or self._buffered_bytes or self._assembling)
+        return not (waits or any(self._received_bytes.values()) or self._assembling)
 
     def statistics(self) -> AdapterStatistics:
         """Counters so far."""

@@ -46,12 +46,11 @@ class SharedBuffer:
         self._alpha_numerator, self._alpha_denominator = switching.alpha.numerator, switching.alpha.denominator
         self._headroom_bytes = switching.headroom_bytes
         self._xon_offset_bytes = switching.xon_offset_bytes
-        n_classes = len(switching.classes)
         self.queues: dict[tuple[int, int], IngressQueue] = {}
         claimed = 0
         for link in links:
             for queue in range(switching.n_queues):
-                discipline = switching.classes[queue % n_classes].discipline
+                discipline = switching.class_of(queue).discipline
                 if discipline is Discipline.CREDIT:
                     continue
                 pauses = discipline is Discipline.PAUSE

@@ -11,16 +11,27 @@ Work is counted in bit ps/s: ``n_bytes * 8 * 10^12``, so that rate x time is wor
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from fractions import Fraction
 
 from emu.errors import ConfigError
 from emu.impairments.base import BaseImpairment
+from emu.keyed import mix
 from emu.topologies.graph import Link
 from emu.units import PS_PER_SECOND
 
 WORK_PER_BYTE = 8 * PS_PER_SECOND
 _MOST_STEPS = 100_000
 """Changes of capacity that one frame may wait through; two flaps out of step can keep a link down for ever."""
+
+
+Seeded = tuple[tuple[BaseImpairment, int | None, int], ...]
+"""(impairment, plane or None, its seed)."""
+
+
+def seeded(impairments: Iterable[tuple[BaseImpairment, int | None]], seed: int) -> Seeded:
+    """A seed of its own for each impairment of a link: two of one kind must not draw alike."""
+    return tuple((impairment, plane, mix(seed, number)) for number, (impairment, plane) in enumerate(impairments))
 
 
 class Capacity:
@@ -31,8 +42,7 @@ class Capacity:
         "down_ps", "factor", "index", "plane_work",
     )  # fmt: skip
 
-    def __init__(self, *, link: Link, index: int, impairments: tuple[tuple[BaseImpairment, int | None, int], ...]) -> None:
-        """``impairments``: (impairment, plane or None, its seed)."""
+    def __init__(self, *, link: Link, index: int, impairments: Seeded) -> None:
         self.index = index
         self.factor = Fraction(1)
         self.down_ps = 0

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from emu.fabric.packet import Packet
-from emu.fabric.port import FOREVER_PS, Port
+from emu.fabric.port import Port
 from emu.fabric.queue_pair import SendQueuePair
+from emu.units import FOREVER_PS
 
 
 class _Lineup:

@@ -42,10 +42,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from emu.errors import ConfigError
-from emu.fabric.capacity import WORK_PER_BYTE, Capacity, apportion
+from emu.fabric.capacity import WORK_PER_BYTE, Capacity, apportion, seeded
 from emu.fabric.frame import Frame
 from emu.impairments.base import BaseImpairment, FrameKey
-from emu.keyed import mix
 from emu.topologies.graph import Link
 
 _MAX_CACHED_SIZES = 4096
@@ -103,11 +102,10 @@ class LinkMachine:
         self.lost_packets = 0
         self.busy_ps = 0
         self.queued_ps = 0
-        # Two impairments of one kind on a link must not draw alike, so each has a seed of its own.
-        seeded = tuple((impairment, plane, mix(seed, number)) for number, (impairment, plane) in enumerate(impairments))
-        self._capacity = Capacity(link=link, index=index, impairments=seeded)
-        self._delays = tuple((impairment, own) for impairment, _, own in seeded if impairment.changes_delay)
-        self._losses = tuple((impairment, own) for impairment, _, own in seeded if impairment.loses)
+        own = seeded(impairments, seed)
+        self._capacity = Capacity(link=link, index=index, impairments=own)
+        self._delays = tuple((impairment, its) for impairment, _, its in own if impairment.changes_delay)
+        self._losses = tuple((impairment, its) for impairment, _, its in own if impairment.loses)
         self._is_plain = not any(
             impairment.changes_capacity or impairment.changes_delay or impairment.loses for impairment, _ in impairments
         )
@@ -224,7 +222,7 @@ class LinkMachine:
 
     def _cost(self, size_bytes: int) -> tuple[int, int, int, int]:
         """(wire bytes, time for all of them, time for the first packet, the difference), and remember it."""
-        wire_bytes = size_bytes + self._packets_of(size_bytes) * self.link.header_bytes
+        wire_bytes = self.link.wire_bytes(size_bytes)
         rate_bps = self.link.rate_bps * self._capacity.factor
         numerator, denominator = rate_bps.numerator, rate_bps.denominator
         duration_ps = max(1, -(-wire_bytes * WORK_PER_BYTE * denominator // numerator))
@@ -240,7 +238,7 @@ class LinkMachine:
         capacity = self._capacity
         flow = frame.flow
         tail_in_ps = frame.tail_ps
-        wire_bytes = frame.payload_bytes + self._packets_of(frame.payload_bytes) * self.link.header_bytes
+        wire_bytes = self.link.wire_bytes(frame.payload_bytes)
         first_bytes = min(wire_bytes, self._full_bytes)
         ready_ps = self._flow_ready_ps.get(flow, 0)
         turn_ps = max(now_ps, self.free_ps)

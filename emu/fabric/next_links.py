@@ -17,13 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from emu.errors import ConfigError
-from emu.fabric.capacity import Capacity
+from emu.fabric.capacity import Capacity, seeded
 from emu.impairments.base import BaseImpairment
-from emu.keyed import mix
 from emu.topologies.graph import Topology
 from emu.topologies.routers import Adjacency, ShortestPath
+from emu.units import FOREVER_PS
 
-FOREVER_PS = 1 << 62
 _MOST_TABLES = 64
 
 Impairments = Mapping[int, tuple[tuple[BaseImpairment, int | None], ...]]
@@ -50,8 +49,8 @@ class NextLinks:
         self._capacities: dict[int, Capacity] = {}
         for index, placed in impairments.items() if reroute_ps else ():
             if any(impairment.changes_capacity for impairment, _ in placed):
-                seeded = tuple((impairment, plane, mix(seed, number)) for number, (impairment, plane) in enumerate(placed))
-                self._capacities[index] = Capacity(link=topology.links[index], index=index, impairments=seeded)
+                own = seeded(placed, seed)
+                self._capacities[index] = Capacity(link=topology.links[index], index=index, impairments=own)
         self._whole = self._table = _Table(topology, frozenset())
         self._tables = {self._whole.down: self._whole}
         self._since_ps, self._until_ps = (0, reroute_ps) if self._capacities else (0, FOREVER_PS)

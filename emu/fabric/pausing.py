@@ -24,15 +24,14 @@ from enum import Enum
 from emu.fabric.counters import PortCounters
 from emu.fabric.packet import Notice, NoticeKind
 from emu.topologies.graph import Link
-from emu.topologies.switching import Switching
+from emu.topologies.switching import PAUSE_QUANTUM_BITS, Switching
 
-QUANTUM_BITS = 512
 PS_PER_SECOND = 10**12
 
 
 def refresh_ps(link: Link, switching: Switching) -> int:
     """Half of the time for which one pause frame stops the sender of ``link``."""
-    return max(1, switching.pause_quanta * QUANTUM_BITS * PS_PER_SECOND // (2 * link.rate_bps))
+    return max(1, switching.pause_quanta * PAUSE_QUANTUM_BITS * PS_PER_SECOND // (2 * link.rate_bps))
 
 
 class Pauser(Enum):

@@ -30,18 +30,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from emu.fabric.capacity import WORK_PER_BYTE, Capacity
+from emu.fabric.capacity import WORK_PER_BYTE, Capacity, seeded
 from emu.fabric.counters import PortCounters, QueueStatistics, summed
 from emu.fabric.link import LinkStatistics
 from emu.fabric.packet import Packet
 from emu.fabric.pausing import Pausing
-from emu.fabric.scheduler import FOREVER_PS, Scheduler
+from emu.fabric.scheduler import Scheduler
 from emu.impairments.base import BaseImpairment, FrameKey
-from emu.keyed import mix
 from emu.topologies.graph import Link
 from emu.topologies.switching import Discipline, Switching
-
-__all__ = ["FOREVER_PS", "Port", "Source", "Wire", "wire_bytes"]
+from emu.units import FOREVER_PS
 
 _MAX_CACHED_SIZES: Final = 4096
 _TRIMMED: Final = -1
@@ -102,14 +100,13 @@ class Port:
         self.source: Source | None = None
         self.on_release = release
         n = switching.n_queues
-        n_classes = len(switching.classes)
         self.queues: list[deque[Packet]] = [deque() for _ in range(n)]
         self.queued_bytes = [0] * n
         self.counters = [PortCounters() for _ in range(n)]
         self.pausing = Pausing(link, switching, self.counters)
         self.paused_since_ps = self.pausing.since_ps
         """Per queue since when it is paused, -1 where it is not."""
-        classes = [switching.classes[q % n_classes] for q in range(n)]
+        classes = [switching.class_of(queue) for queue in range(n)]
         self.credits: list[int | None] = [c.credit_bytes if c.discipline is Discipline.CREDIT else None for c in classes]
         self._scheduler = Scheduler(switching)
         self._is_lone = n == 1
@@ -118,10 +115,10 @@ class Port:
         self._leaving: tuple[int, int, int] | None = None
         self._armed_ps = FOREVER_PS
         self._quantum = switching.quantum_bytes
-        seeded = tuple((impairment, plane, mix(seed, number)) for number, (impairment, plane) in enumerate(impairments))
-        self._capacity = Capacity(link=link, index=index, impairments=seeded)
-        self._delays = tuple((impairment, own) for impairment, _, own in seeded if impairment.changes_delay)
-        self._losses = tuple((impairment, own) for impairment, _, own in seeded if impairment.loses)
+        own = seeded(impairments, seed)
+        self._capacity = Capacity(link=link, index=index, impairments=own)
+        self._delays = tuple((impairment, its) for impairment, _, its in own if impairment.changes_delay)
+        self._losses = tuple((impairment, its) for impairment, _, its in own if impairment.loses)
         self._is_plain = not any(i.changes_capacity or i.changes_delay or i.loses for i, _ in impairments)
         self._costs: dict[int, tuple[int, int, int]] = {}
         self._sent = 0
@@ -432,4 +429,4 @@ def wire_bytes(link: Link, payload_bytes: int, trim_bytes: int = 0) -> int:
     """
     if not payload_bytes:
         return max(trim_bytes, link.header_bytes, 1)
-    return payload_bytes + -(-payload_bytes // link.mtu_bytes) * link.header_bytes
+    return link.wire_bytes(payload_bytes)

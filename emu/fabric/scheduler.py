@@ -12,11 +12,9 @@ weights times the quantum by less than one packet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from emu.topologies.switching import Switching
-
-FOREVER_PS: Final = 1 << 62
+from emu.units import FOREVER_PS
 
 
 class Scheduler:
@@ -25,9 +23,8 @@ class Scheduler:
     __slots__ = ("_deficits", "_is_visited", "_quanta", "_strict", "_turn", "_weighted")
 
     def __init__(self, switching: Switching) -> None:
-        n_classes = len(switching.classes)
-        classes = [switching.classes[queue % n_classes] for queue in range(switching.n_queues)]
         queues = range(switching.n_queues)
+        classes = [switching.class_of(queue) for queue in queues]
         self._strict = sorted((q for q in queues if classes[q].strict), key=lambda q: (-classes[q].priority, q))
         self._weighted = [q for q in queues if not classes[q].strict]
         self._quanta = [c.weight * switching.quantum_bytes for c in classes]

@@ -10,27 +10,19 @@ Law: packets in = packets out + dropped + held; a lossless class drops nothing, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from emu.balancing.base import Policy
 from emu.errors import ConfigError
 from emu.fabric.buffer import SharedBuffer
 from emu.fabric.counters import PortCounters
-from emu.fabric.packet import Notice, NoticeKind, Packet
+from emu.fabric.credits import Credits
+from emu.fabric.packet import Notice, Packet
 from emu.fabric.pausing import Pauser, Pausers
 from emu.fabric.port import Port, wire_bytes
 from emu.keyed import mix
 from emu.topologies.graph import Link
-from emu.topologies.switching import Discipline, Switching, TrafficClass
-
-CREDIT_SHARE: Final = 8
-
-
-def credit_step_bytes(traffic_class: TrafficClass, packet_bytes: int) -> int:
-    """Credits go back once they are so many: an eighth of the input buffer, so that they are few; less where the sender would
-    otherwise lack room for a packet."""
-    room = traffic_class.credit_bytes
-    return max(1, min(room // CREDIT_SHARE, room - packet_bytes))
+from emu.topologies.switching import Discipline, Switching
 
 
 class Plane(Protocol):
@@ -75,15 +67,8 @@ class Switch:
         self._n_classes = len(switching.classes)
         self._n_lanes = switching.n_lanes
         self._ingress = ingress
-        self._classes = [switching.classes[queue % len(switching.classes)] for queue in range(switching.n_queues)]
-        self._owed_credits = {
-            (link, queue): 0
-            for link in ingress
-            for queue in range(switching.n_queues)
-            if self._classes[queue].discipline is Discipline.CREDIT
-        }
-        sizes = [wire_bytes(into, switching.quantum_bytes) for into in ingress.values()]
-        self._credit_step_bytes = [credit_step_bytes(c, max(sizes, default=0)) for c in self._classes]
+        self._classes = [switching.class_of(queue) for queue in range(switching.n_queues)]
+        self.credits = Credits(switching, ingress, plane.notify_link)
         self._trims_to = _trim_queues(switching)
         self._n_draws = 0
         for port in ports.values():
@@ -189,27 +174,18 @@ class Switch:
 
     def released(self, link: int, queue: int, n_bytes: int, now_ps: int) -> None:
         """A packet that came by ``link`` has left: ``queue`` is the one it came in."""
-        key = link, queue
-        if key in self._owed_credits:
-            owed = self._owed_credits[key] = self._owed_credits[key] + n_bytes
-            if owed >= self._credit_step_bytes[queue]:
-                self._owed_credits[key] = 0
-                self.plane.notify_link(Notice(NoticeKind.CREDIT, value=owed, link=link, queue=queue), now_ps)
+        if self.credits.free(link, queue, n_bytes, now_ps):
             return
-        held = self.buffer.queues[key]
+        held = self.buffer.queues[link, queue]
         self.buffer.release(held, n_bytes)
         if held.is_paused and self.buffer.may_resume(held):
             held.is_paused = False
             self.pausers.go_on(link, queue, Pauser.BUFFER, now_ps)
 
-    def owed_credits(self, link: int, queue: int) -> int:
-        """Bytes that are free but not yet granted to the sender of ``link``."""
-        return self._owed_credits.get((link, queue), 0)
-
     def validate(self) -> None:
         """Raise AssertionError where an invariant is broken."""
         self.buffer.validate()
-        assert all(0 <= owed < self._credit_step_bytes[queue] for (_, queue), owed in self._owed_credits.items())
+        self.credits.validate()
 
 
 def _drop(packet: Packet, counters: PortCounters) -> None:

@@ -257,11 +257,14 @@ def collect(
     switching = topology.switching
     assert switching is not None
     names = [node.name for node in topology.nodes]
-    reverse = _reverse_links(topology)
+    paused_by: dict[int, list[int]] = {}  # by link, those whose pauses go over it
+    for index, back in enumerate(topology.reverse_links()):
+        if back is not None:
+            paused_by.setdefault(back, []).append(index)
     ports = []
     for index in sorted(queues):
         link, sent = topology.links[index], links.get(index)
-        back = queues.get(reverse.get(index, -1), ())
+        paused = [queues[other] for other in paused_by.get(index, ()) if other in queues]
         for number, queue in enumerate(queues[index]):
             ports.append(
                 PortReport(
@@ -272,8 +275,8 @@ def collect(
                     priority=switching.classes[number].priority,
                     rate_bps=link.rate_bps,
                     queue=queue,
-                    sent_pause_frames=back[number].pause_frames if back else 0,
-                    sent_pause_ps=back[number].pause_ps if back else 0,
+                    sent_pause_frames=sum(by_class[number].pause_frames for by_class in paused),
+                    sent_pause_ps=sum(by_class[number].pause_ps for by_class in paused),
                     node_is_accelerator=topology.nodes[link.source].kind is NodeKind.ACCELERATOR,
                     busy_ps=sent.busy_ps if sent is not None else 0,
                     wire_bytes=sent.wire_bytes if sent is not None else 0,
@@ -299,18 +302,6 @@ def collect(
         link_retries=lost if switching.link_retry else 0,
         link_retry_bytes=sum(link.resent_bytes for link in links.values()),
     )
-
-
-def _reverse_links(topology: Topology) -> dict[int, int]:
-    """Per link the one that goes back; of parallel links the k-th goes with the k-th."""
-    between: dict[tuple[int, int], list[int]] = {}
-    for index, link in enumerate(topology.links):
-        between.setdefault((link.source, link.target), []).append(index)
-    return {
-        index: back
-        for (source, target), found in between.items()
-        for index, back in zip(found, between.get((target, source), ()), strict=False)
-    }
 
 
 def merged(reports: Iterable[CongestionReport]) -> CongestionReport | None:

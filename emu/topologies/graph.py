@@ -59,6 +59,10 @@ class Link:
     planes_bps: tuple[int, ...] = ()
     window_bytes: int | None = None
 
+    def wire_bytes(self, payload_bytes: int) -> int:
+        """What a payload is on the wire: itself and one header for every MTU of it, at least one."""
+        return payload_bytes + max(1, -(-payload_bytes // self.mtu_bytes)) * self.header_bytes
+
 
 class Router(Protocol):
     """How a flow crosses the graph.  Pure, picklable.
@@ -114,6 +118,24 @@ class Topology:
         for index, link in enumerate(self.links):
             out[link.source].append(index)
         return out
+
+    def reverse_links(self) -> list[int | None]:
+        """Per link the one that goes back to its sender: of the same suffix (``a->b#1``, ``b->a#1``), else of the same place
+        among parallel ones, the last where there are fewer; None where none goes back."""
+        between: dict[tuple[int, int], list[int]] = {}
+        for index, link in enumerate(self.links):
+            between.setdefault((link.source, link.target), []).append(index)
+        found: list[int | None] = []
+        for index, link in enumerate(self.links):
+            back = between.get((link.target, link.source))
+            if back is None:
+                found.append(None)
+                continue
+            here, there = self.nodes[link.source].name, self.nodes[link.target].name
+            name = f"{there}->{here}{link.name.removeprefix(f'{here}->{there}')}"
+            place = between[link.source, link.target].index(index)
+            found.append(next((one for one in back if self.links[one].name == name), back[min(place, len(back) - 1)]))
+        return found
 
     def node_index(self, name: str) -> int:
         """Index of a node by name.  Raises KeyError."""

@@ -8,7 +8,7 @@ Headroom is what can still arrive after a pause went out (SONiC, ``buffer_headro
 
 All in wire bytes of the link that is paused.  Its latency holds gearboxes and MACs already.  A packet counts whole when its
 head arrives, so packets are of one quantum.  Credits are what keeps a link busy until they come back; they come back in parts
-of :data:`CREDIT_SHARE`.
+of an eighth (``CREDIT_SHARE``).
 
 Law: pure functions of the links and of what is given; integers, rounded up.  Where links differ, the largest need counts:
 a fabric has one value for all its ports.
@@ -24,11 +24,10 @@ from itertools import pairwise
 from typing import Final
 
 from emu.topologies.graph import Link, NodeKind, Topology
-from emu.topologies.switching import Marking
+from emu.topologies.switching import CREDIT_SHARE, PAUSE_QUANTUM_BITS, Marking
 from emu.units import PS_PER_SECOND, duration_ps
 
 GBPS: Final = 10**9
-PAUSE_QUANTUM_BITS: Final = 512
 _RESPONSE_QUANTA: Final = {10: 67, 25: 80, 40: 118, 50: 147, 100: 394, 200: 453, 400: 905, 800: 905}
 """Gbit/s -> pause quanta until a sender obeys (SONiC, ``buffer_headroom_mellanox.lua``)."""
 
@@ -48,8 +47,6 @@ TOMAHAWK_RATE_BPS: Final = 51_200 * GBPS
 """Packet memory of a Tomahawk 5 and the sum of its ports (Arista 7060X6)."""
 
 MOST_QUANTUM_BYTES: Final = 64 * 1024
-CREDIT_SHARE: Final = 8
-"""Credits go back once they are this part of the input buffer (``fabric/switch.py``)."""
 _PROBES: Final = 8
 _NOTHING_ADDED: Final[Mapping[int, int]] = {}
 
@@ -71,11 +68,6 @@ def pause_response_ps(links: Iterable[Link]) -> int:
     return max(_ceil(pause_quanta(rate) * PAUSE_QUANTUM_BITS * PS_PER_SECOND, rate) for rate in {li.rate_bps for li in links})
 
 
-def packet_bytes(link: Link, payload_bytes: int) -> int:
-    """On the wire, with one header for every MTU."""
-    return payload_bytes + max(1, _ceil(payload_bytes, link.mtu_bytes)) * link.header_bytes
-
-
 def round_trips_ps(topology: Topology) -> list[int]:
     """Per link, its latency and that of the slowest way back to its sender; its own twice where none goes back."""
     back: dict[tuple[int, int], int] = {}
@@ -93,7 +85,7 @@ def headroom_bytes(
     ``added_ps``: by link, what impairments add to its latency at most.
     """
     return max(
-        _moved_bytes(link.rate_bps, round_trip_ps + response_ps + added_ps.get(index, 0)) + 2 * packet_bytes(link, quantum_bytes)
+        _moved_bytes(link.rate_bps, round_trip_ps + response_ps + added_ps.get(index, 0)) + 2 * link.wire_bytes(quantum_bytes)
         for index, (link, round_trip_ps) in enumerate(zip(topology.links, round_trips_ps(topology), strict=True))
     )
 
@@ -105,7 +97,7 @@ def credit_bytes(topology: Topology, *, quantum_bytes: int) -> int:
     1/8 of all credits waits at the receiver to be sent together.
     """
     need = max(
-        _moved_bytes(link.rate_bps, round_trip_ps) + 2 * packet_bytes(link, quantum_bytes) + link.mtu_bytes + link.header_bytes
+        _moved_bytes(link.rate_bps, round_trip_ps) + 2 * link.wire_bytes(quantum_bytes) + link.mtu_bytes + link.header_bytes
         for link, round_trip_ps in zip(topology.links, round_trips_ps(topology), strict=True)
     )
     return _ceil(need * CREDIT_SHARE, CREDIT_SHARE - 1)
@@ -201,7 +193,7 @@ def most_ports(topology: Topology) -> tuple[int, int]:
 
 def packet_ps(topology: Topology, payload_bytes: int) -> int:
     """A packet's time on the slowest link."""
-    return max(duration_ps(packet_bytes(link, payload_bytes), link.rate_bps) for link in topology.links)
+    return max(duration_ps(link.wire_bytes(payload_bytes), link.rate_bps) for link in topology.links)
 
 
 def _moved_bytes(rate_bps: int, time_ps: int) -> int:

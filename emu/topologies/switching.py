@@ -12,6 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from typing import Final
+
+PAUSE_QUANTUM_BITS: Final = 512
+"""Bit times of one quantum of a pause (IEEE 802.3, annex 31B)."""
+CREDIT_SHARE: Final = 8
+"""Credits go back once they are this part of the input buffer."""
+MOST_QUEUE_PAIRS: Final = 64
+"""Between two ranks in one class."""
 
 
 class Discipline(StrEnum):
@@ -109,6 +117,10 @@ class Switching:
     """A missing packet is asked for once this many later ones are here; above 0 where balancing takes flows apart."""
     reroute_ps: int = 0
     """From a link's going down until all nodes route around it, and from its coming up until they use it again; 0 is never."""
+
+    def class_of(self, queue: int) -> TrafficClass:
+        """The class that a queue is of."""
+        return self.classes[queue % len(self.classes)]
 
     @property
     def n_queues(self) -> int:

@@ -47,7 +47,7 @@ def build_switching(written: Written, topology: Topology) -> Switching:
     if headroom is None:
         pauses = any(c.discipline is Discipline.PAUSE for c in classes)
         headroom = formulas.headroom_bytes(topology, quantum_bytes=quantum, response_ps=response_ps) if pauses else 0
-    packet = max(formulas.packet_bytes(link, quantum) for link in topology.links)
+    packet = max(link.wire_bytes(quantum) for link in topology.links)
     switching = Switching(
         classes=classes,
         quantum_bytes=quantum,

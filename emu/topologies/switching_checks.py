@@ -7,17 +7,14 @@ them, and one that may lose packets a way to get them again; else the fabric is 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
 
 from emu.errors import ConfigError
 from emu.topologies import headroom as formulas
 from emu.topologies.extensions import extension
 from emu.topologies.graph import NodeKind, Topology
-from emu.topologies.switching import Discipline, Recovery, Switching, TrafficClass
+from emu.topologies.switching import MOST_QUEUE_PAIRS, Discipline, Recovery, Switching, TrafficClass
 from emu.topologies.switching_build import claimed_bytes, keeps_flows_together
 from emu.units import format_bytes, format_time
-
-_MOST_QUEUE_PAIRS: Final = 64
 
 
 def check_switching(topology: Topology, *, where: str) -> None:
@@ -68,7 +65,7 @@ def _check_sizes(topology: Topology, switching: Switching) -> None:
     least_mtu = min(link.mtu_bytes for link in topology.links)
     if any(c.trims for c in switching.classes) and not 1 <= switching.trim_bytes <= least_mtu:
         raise ConfigError(f"trim_size = {switching.trim_bytes} B; use 1 to {least_mtu} B, the smallest MTU, for example 64 B")
-    packet = max(formulas.packet_bytes(link, switching.quantum_bytes) for link in topology.links)
+    packet = max(link.wire_bytes(switching.quantum_bytes) for link in topology.links)
     disciplines = {c.discipline for c in switching.classes}
     if Discipline.PAUSE in disciplines:
         needed = formulas.headroom_bytes(topology, quantum_bytes=switching.quantum_bytes, response_ps=switching.pause_response_ps)
@@ -114,7 +111,7 @@ def _check_classes(topology: Topology, switching: Switching) -> None:
     if wrong := next((c for c in classes if not 0 <= c.priority <= 7), None):
         raise ConfigError(f"class {wrong.name}: priority = {wrong.priority}; use 0 to 7")
     round_trip_ps = formulas.longest_round_trip_ps(topology) + formulas.packet_ps(topology, switching.quantum_bytes)
-    packet = max(formulas.packet_bytes(link, switching.quantum_bytes) for link in topology.links)
+    packet = max(link.wire_bytes(switching.quantum_bytes) for link in topology.links)
     for traffic_class in classes:
         try:
             _check_class(traffic_class, packet, round_trip_ps)
@@ -151,8 +148,8 @@ def _check_class(traffic_class: TrafficClass, packet: int, round_trip_ps: int) -
 
 def _check_balancing(switching: Switching) -> None:
     keeps_together = keeps_flows_together(switching.balancing)
-    if not 1 <= switching.n_queue_pairs <= _MOST_QUEUE_PAIRS:
-        raise ConfigError(f"queue_pairs = {switching.n_queue_pairs}; use 1 to {_MOST_QUEUE_PAIRS}")
+    if not 1 <= switching.n_queue_pairs <= MOST_QUEUE_PAIRS:
+        raise ConfigError(f"queue_pairs = {switching.n_queue_pairs}; use 1 to {MOST_QUEUE_PAIRS}")
     if switching.n_lanes < 1:
         raise ConfigError(f"lanes = {switching.n_lanes}; use 1 or more")
     selective = any(c.recovery is Recovery.SELECTIVE_REPEAT for c in switching.classes)

@@ -9,6 +9,9 @@ import pytest
 
 from emu.drivers.blocked import Blocked, CycleWatch, explain_blocked, merged
 from emu.drivers.packet_engine import PacketEngine
+from emu.fabric.frame import Frame
+from emu.fabric.packet import Notice, NoticeKind, Packet
+from emu.telemetry.congestion import collect
 from emu.topologies.fabric_file import load_fabric
 from emu.topologies.graph import Node, NodeKind, Topology, full_duplex
 from emu.topologies.routers import ShortestPath
@@ -97,3 +100,35 @@ def test_behind_timers_a_cycle_counts_once_they_run_out_and_nothing_else_happens
     assert watch.behind_timers(10**9 - 1) is None and len(looks) == 2
     assert watch.behind_timers(10**9) is None and len(looks) == 1
     assert (watch.behind_timers(2 * 10**9) is not None) is is_dead
+
+
+def packet_of(n_bytes: int) -> Packet:
+    """The whole of a small chunk for rank 1."""
+    frame = Frame((), source_rank=0, target_rank=1, flow=0, route_flow=0, payload_bytes=n_bytes, head_ps=0)
+    frame.communicator = 1
+    return Packet(frame, queue_pair=0, queue=0, sequence=0, offset_bytes=0, payload_bytes=n_bytes, entropy=0, sent_ps=0)
+
+
+def test_pauses_of_parallel_cables_are_told_of_the_cable_that_they_go_over() -> None:
+    """In a report the pauses that a node sent stand at its end of the cable of the same suffix, whatever the order."""
+    topology = with_parallel_links((0, 3, 2, 1), ("#1", "#2"))
+    engine = PacketEngine(topology, seed=0, impairments={})
+    paused = next(index for index, link in enumerate(topology.links) if link.name == "a0->s0#2")
+    engine.ports[paused].pause(0, True, 0)
+    engine.now_ps = 1000
+    report = collect(topology, queues=engine.queue_statistics(), adapters={}, links={}, elapsed_ps=1000)
+    assert {port.link: port.sent_pause_ps for port in report.ports if port.sent_pause_ps} == {"s0->a0#2": 1000}
+
+
+def test_what_forwards_and_what_takes_in_free_one_account_of_credits() -> None:
+    """A forwarding accelerator owes less than a step of a link's buffer in all: its switch and its adapter count together."""
+    settings = STAR | {"ranks": "3", "discipline": "credit", "credits": "64KiB", "quantum": "4KiB"}
+    topology = load_fabric("ring", settings)
+    engine = PacketEngine(topology, seed=0, impairments={})
+    node, step = topology.ranks[1], 8 * 1024
+    link = next(index for index, link in enumerate(topology.links) if link.target == node)
+    engine.switches[node].released(link, 0, step - 100, 0)
+    assert engine.calendar == []
+    engine.adapters[1].receive(packet_of(100), link, 0)
+    grants = [item for _, _, _, item in engine.calendar if isinstance(item, Notice) and item.kind is NoticeKind.CREDIT]
+    assert [(grant.link, grant.value) for grant in grants] == [(link, step)]

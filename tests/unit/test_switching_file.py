@@ -11,8 +11,8 @@ import pytest
 from emu import cli
 from emu.drivers.switching_guard import check_run
 from emu.errors import ConfigError
+from emu.fabric.credits import CREDIT_SHARE
 from emu.fabric.port import wire_bytes
-from emu.fabric.switch import CREDIT_SHARE
 from emu.impairments.spec import parse_impairment, resolve
 from emu.topologies import headroom
 from emu.topologies.describe import describe
@@ -290,7 +290,7 @@ def test_packets_are_counted_as_ports_count_them() -> None:
     """Payload and a header for every MTU."""
     link = load_fabric("ib-ndr-leafspine-64").links[0]
     for payload in (1, 4096, 4097, 65536):
-        assert headroom.packet_bytes(link, payload) == wire_bytes(link, payload)
+        assert link.wire_bytes(payload) == wire_bytes(link, payload)
 
 
 @pytest.mark.parametrize(
