@@ -32,6 +32,28 @@ _fabric = partial(typer.Option, rich_help_panel="Fabric")
 _emulation = partial(typer.Option, rich_help_panel="Emulation")
 _output = partial(typer.Option, rich_help_panel="Output")
 
+# Options that several commands take.
+Collective = Annotated[str, typer.Argument(help="all_reduce, all_gather, alltoall, broadcast, sendrecv, ...")]
+Begin = Annotated[str, _nccl("-b", "--minbytes", help="Smallest size; K, M, G are binary.")]
+Factor = Annotated[float, _nccl("-f", "--stepfactor", help="Factor between sizes.")]
+Iterations = Annotated[int, _nccl("-n", "--iters", help="Timed iterations, back to back.")]
+Warmup = Annotated[int, _nccl("-w", "--warmup_iters", help="Untimed iterations before.")]
+Check = Annotated[
+    int | None,
+    _nccl("-c", "--check", help="1 or 0: check results. Default 1; 0 under simulate."),
+]
+Ranks = Annotated[int | None, _fabric("--ranks", help="Only the first N accelerators.")]
+Impair = Annotated[
+    list[str] | None,
+    _fabric("--impair", metavar="LINKS=KIND,...", help="Impair links, e.g. 'a3->s0=throttle,factor=0.5'."),
+]
+Chunk = Annotated[str, _fabric("--chunk", help="Chunk size, or auto.")]
+Dilation = Annotated[str, _emulation("--dilation", help="Wall over model time: auto, a number, or 0 for unpaced.")]
+PerActor = Annotated[str, _emulation("--accelerators-per-actor", help="auto or a number.")]
+Address = Annotated[str | None, _emulation("--address", help="A Ray cluster to run on.")]
+Timeout = Annotated[float, _emulation("--timeout", help="Wall seconds without progress.")]
+Strict = Annotated[bool, _output("--strict", help="Exit 5 when a row is degraded.")]
+
 app = typer.Typer(
     name="emu",
     no_args_is_help=True,
@@ -65,17 +87,14 @@ def root(
 
 def bench(
     context: typer.Context,
-    collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, alltoall, broadcast, sendrecv, ...")],
-    begin: Annotated[str, _nccl("-b", "--minbytes", help="Smallest size; K, M, G are binary.")] = "32M",
+    collective: Collective,
+    begin: Begin = "32M",
     end: Annotated[str, _nccl("-e", "--maxbytes", help="Largest size.")] = "32M",
-    factor: Annotated[float, _nccl("-f", "--stepfactor", help="Factor between sizes.")] = 1,
+    factor: Factor = 1,
     step: Annotated[str, _nccl("-i", "--stepbytes", help="Step between sizes, without -f.")] = "1M",
-    iterations: Annotated[int, _nccl("-n", "--iters", help="Timed iterations, back to back.")] = 20,
-    warmup: Annotated[int, _nccl("-w", "--warmup_iters", help="Untimed iterations before.")] = 1,
-    check: Annotated[
-        int | None,
-        _nccl("-c", "--check", help="1 or 0: check results. Default 1; 0 under simulate."),
-    ] = None,
+    iterations: Iterations = 20,
+    warmup: Warmup = 1,
+    check: Check = None,
     op: Annotated[str, _nccl("-o", "--op", help="sum, prod, min, max or avg.")] = "sum",
     dtype: Annotated[str, _nccl("-d", "--datatype", help="float, half, bfloat16, double, int32, ...")] = "float",
     root_rank: Annotated[int, _nccl("-r", "--root", help="Root of rooted collectives.")] = 0,
@@ -91,23 +110,20 @@ def bench(
         list[str] | None,
         _fabric("--set", metavar="KEY=VALUE", help="A topology's parameter; FABRIC.KEY=VALUE for one of several."),
     ] = None,
-    ranks: Annotated[int | None, _fabric("--ranks", help="Only the first N accelerators.")] = None,
+    ranks: Ranks = None,
     rank_map: Annotated[str | None, _fabric("--map", help="Rank placement: shuffle, a list such as a0,a4, or @FILE.")] = None,
-    impair: Annotated[
-        list[str] | None,
-        _fabric("--impair", metavar="LINKS=KIND,...", help="Impair links, e.g. 'a3->s0=throttle,factor=0.5'."),
-    ] = None,
+    impair: Impair = None,
     algorithm: Annotated[str, _fabric("--algorithm", help="auto, ring, tree, ... or module:function.")] = "auto",
     channels: Annotated[int, _fabric("--channels", help="Channels that blocks are dealt over.")] = 1,
-    chunk: Annotated[str, _fabric("--chunk", help="Chunk size, or auto.")] = "auto",
+    chunk: Chunk = "auto",
     driver: Annotated[str | None, _emulation("--driver", help="emulate (real data, real time) or simulate.")] = None,
-    dilation: Annotated[str, _emulation("--dilation", help="Wall over model time: auto, a number, or 0 for unpaced.")] = "auto",
-    per_actor: Annotated[str, _emulation("--accelerators-per-actor", help="auto or a number.")] = "auto",
-    address: Annotated[str | None, _emulation("--address", help="A Ray cluster to run on.")] = None,
-    timeout: Annotated[float, _emulation("--timeout", help="Wall seconds without progress.")] = 30.0,
+    dilation: Dilation = "auto",
+    per_actor: PerActor = "auto",
+    address: Address = None,
+    timeout: Timeout = 30.0,
     seed: Annotated[int, _emulation("--seed", help="Of routes, placement and impairments.")] = 0,
     seeds: Annotated[int, _emulation("--seeds", help="Run N seeds; median, p5 and p95.")] = 1,
-    strict: Annotated[bool, _output("--strict", help="Exit 5 when a row is degraded.")] = False,
+    strict: Strict = False,
     json: Annotated[
         Path | None, _output("--json", "-J", help="Write every row, verdict and option, as nccl-tests' JSON; never overwrites.")
     ] = None,
@@ -194,7 +210,7 @@ Below: what the presets differ in, and which were skipped because the fabric or 
 
 @app.command(epilog=COMPARE_COLUMNS)
 def compare(
-    collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, alltoall, broadcast, sendrecv, ...")],
+    collective: Collective,
     switching: Annotated[
         list[str] | None,
         _fabric(
@@ -207,27 +223,24 @@ def compare(
     setting: Annotated[
         list[str] | None, _fabric("--set", metavar="KEY=VALUE", help="A topology's parameter, for all rows.")
     ] = None,
-    ranks: Annotated[int | None, _fabric("--ranks", help="Only the first N accelerators.")] = None,
-    impair: Annotated[
-        list[str] | None,
-        _fabric("--impair", metavar="LINKS=KIND,...", help="Impair links, e.g. 'a3->s0=throttle,factor=0.5'."),
-    ] = None,
+    ranks: Ranks = None,
+    impair: Impair = None,
     algorithm: Annotated[str, _fabric("--algorithm", help="auto, ring, tree, ...; the same for all rows.")] = "auto",
-    chunk: Annotated[str, _fabric("--chunk", help="Chunk size, or auto.")] = "auto",
-    begin: Annotated[str, _nccl("-b", "--minbytes", help="Smallest size; K, M, G are binary.")] = "16M",
+    chunk: Chunk = "auto",
+    begin: Begin = "16M",
     end: Annotated[str | None, _nccl("-e", "--maxbytes", help="Largest size. Default that of -b.")] = None,
-    factor: Annotated[float, _nccl("-f", "--stepfactor", help="Factor between sizes.")] = 2,
-    iterations: Annotated[int, _nccl("-n", "--iters", help="Timed iterations, back to back.")] = 5,
-    warmup: Annotated[int, _nccl("-w", "--warmup_iters", help="Untimed iterations before.")] = 1,
-    check: Annotated[int | None, _nccl("-c", "--check", help="1 or 0: check results. Default 1; 0 under simulate.")] = None,
+    factor: Factor = 2,
+    iterations: Iterations = 5,
+    warmup: Warmup = 1,
+    check: Check = None,
     driver: Annotated[str, _emulation("--driver", help="simulate, or emulate (real data, real time).")] = "simulate",
-    dilation: Annotated[str, _emulation("--dilation", help="Wall over model time: auto, a number, or 0 for unpaced.")] = "auto",
-    per_actor: Annotated[str, _emulation("--accelerators-per-actor", help="auto or a number.")] = "auto",
-    address: Annotated[str | None, _emulation("--address", help="A Ray cluster to run on.")] = None,
-    timeout: Annotated[float, _emulation("--timeout", help="Wall seconds without progress.")] = 30.0,
+    dilation: Dilation = "auto",
+    per_actor: PerActor = "auto",
+    address: Address = None,
+    timeout: Timeout = 30.0,
     seed: Annotated[int, _emulation("--seed", help="Of routes, marks and impairments.")] = 0,
     seeds: Annotated[int, _emulation("--seeds", help="Run N seeds; median and p99 over them.")] = 1,
-    strict: Annotated[bool, _output("--strict", help="Exit 5 when a row is degraded.")] = False,
+    strict: Strict = False,
     json: Annotated[Path | None, _output("--json", "-J", help="Write every row with all counters; never overwrites.")] = None,
 ) -> int:
     """Run a collective under several disciplines of full links and print one table: time, pauses, marks, drops, cause.

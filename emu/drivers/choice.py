@@ -159,7 +159,7 @@ def _blank(count: int) -> Any:
 
 
 def _plain(name: str, send_factor: int, recv_factor: int, *, root: bool = False) -> Callable[[Rank, int, str, int], int]:
-    """Call a collective with placeholder arrays; factors of 0 stand for the number of ranks."""
+    """Call a collective with arrays that hold no data; a factor of 0 is the number of ranks."""
 
     def call(rank: Rank, count: int, algorithm: str, root_rank: int) -> int:
         n = rank.world_size

@@ -19,7 +19,7 @@ from emu.drivers.engine import Engine
 from emu.drivers.placement import Placement
 from emu.errors import WireError
 from emu.fabric.frame import Frame
-from emu.wire import FRAME, HEADER_BYTES, Header, pack, unpack
+from emu.wire import FRAME, HEADER_BYTES, Header, PacketHeader, pack, unpack
 
 
 @dataclass(slots=True)
@@ -80,28 +80,32 @@ class Paced(Engine):
         if kind != FRAME:
             raise WireError(f"a message of kind {kind} reached an engine that knows none such")
         header = unpack(data)
-        frame = Frame(
+        frame = self._frame_of(header, header.payload_bytes, header.head_ps)
+        frame.credit_bytes = header.credit_bytes
+        frame.payload = data[HEADER_BYTES:] if payload is None and len(data) > HEADER_BYTES else payload
+        frame.hop = header.hop
+        frame.tail_ps = header.tail_ps
+        frame.promise_ps = header.promise_ps
+        self._arrive(frame, header.link)
+        return header.channel, header.anchor_ns
+
+    def _frame_of(self, header: Header | PacketHeader, payload_bytes: int, head_ps: int) -> Frame:
+        """The chunk that a message is, or is a part of, without its data."""
+        return Frame(
             self.path(header.source_rank, header.target_rank, header.route_flow),
             source_rank=header.source_rank,
             target_rank=header.target_rank,
             flow=header.flow,
             route_flow=header.route_flow,
-            payload_bytes=header.payload_bytes,
-            head_ps=header.head_ps,
+            payload_bytes=payload_bytes,
+            head_ps=head_ps,
             communicator=header.communicator,
             operation=header.operation,
             message=header.message,
             chunk=header.chunk,
             message_bytes=header.message_bytes,
             digest=header.digest,
-            credit_bytes=header.credit_bytes,
-            payload=data[HEADER_BYTES:] if payload is None and len(data) > HEADER_BYTES else payload,
         )
-        frame.hop = header.hop
-        frame.tail_ps = header.tail_ps
-        frame.promise_ps = header.promise_ps
-        self._arrive(frame, header.link)
-        return header.channel, header.anchor_ns
 
     # -- frames ----------------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ from typing import Any
 
 from emu.drivers.paced import Outlet, Paced
 from emu.drivers.packet_engine import PacketEngine
-from emu.fabric.frame import Frame
 from emu.fabric.packet import Notice, NoticeKind, Packet
 from emu.wire import (
     NOTICE,
@@ -70,21 +69,7 @@ class PacedPacketEngine(Paced, PacketEngine):
 
     def _take_packet(self, data: Any, payload: Any) -> tuple[int, int]:
         header = unpack_packet(data)
-        frame = Frame(
-            self.path(header.source_rank, header.target_rank, header.route_flow),
-            source_rank=header.source_rank,
-            target_rank=header.target_rank,
-            flow=header.flow,
-            route_flow=header.route_flow,
-            payload_bytes=header.chunk_bytes,
-            head_ps=header.sent_ps,
-            communicator=header.communicator,
-            operation=header.operation,
-            message=header.message,
-            chunk=header.chunk,
-            message_bytes=header.message_bytes,
-            digest=header.digest,
-        )
+        frame = self._frame_of(header, header.chunk_bytes, header.sent_ps)
         frame.traffic_class = header.traffic_class
         packet = Packet(
             frame,
