@@ -237,7 +237,7 @@ class Session:
         if driver == "simulate":
             self._backend = _Simulated(self)
         else:
-            from emu.actors import RayBackend  # heavy: only where actors are wanted
+            from emu.actors.backend import RayBackend  # heavy: only where actors are wanted
 
             self._backend = RayBackend(
                 topology=self.topology,

@@ -45,7 +45,7 @@ def main() -> None:
     frames = 0
     with emu.Session(given.fabric, settings=settings, dilation=UNPACED) as session:
         session.run(all_reduce, given.size, given.chunk)
-        actors = [child for child in psutil.Process().children(recursive=True) if "_HostActor" in " ".join(child.cmdline())]
+        actors = [child for child in psutil.Process().children(recursive=True) if "HostActor" in " ".join(child.cmdline())]
         for _ in range(given.repeat):
             for dilation in (UNPACED, LATE):
                 session.begin(dilation=dilation)

@@ -28,7 +28,7 @@ def private_bytes(process: psutil.Process) -> int:
 
 def is_actor(process: psutil.Process) -> bool:
     try:
-        return "_HostActor" in " ".join(process.cmdline())
+        return "HostActor" in " ".join(process.cmdline())
     except psutil.Error:
         return False
 

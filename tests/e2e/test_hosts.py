@@ -14,7 +14,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import emu
-from emu import actors
+from emu.actors import backend
 from emu.transport import Keys
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def two_hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     def apart() -> list[dict[str, Any]]:
         return [{**node, "NodeManagerHostname": f"host{number}"} for number, node in enumerate(nodes())]
 
-    monkeypatch.setattr(actors.ray, "nodes", apart)
+    monkeypatch.setattr(backend.ray, "nodes", apart)
     try:
         yield cluster.address
     finally:
@@ -50,7 +50,7 @@ def test_a_run_over_two_hosts_is_encrypted_and_has_the_simulators_times(two_host
     """Without a page that all actors share, over tcp and with keys of its own, a run gives the simulator's times and data."""
     made: list[Keys] = []
     make = Keys.make
-    monkeypatch.setattr(actors.Keys, "make", staticmethod(lambda: made.append(make()) or made[-1]))
+    monkeypatch.setattr(backend.Keys, "make", staticmethod(lambda: made.append(make()) or made[-1]))
     with emu.Session("star", settings=STAR, address=two_hosts, dilation=100) as session:
         places = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         found = session.run(two_calls)

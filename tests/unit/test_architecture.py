@@ -66,7 +66,7 @@ names on first use, and a work and a communicator know their rank's type.  They 
 
 VENDORS = {
     "zmq": {"transport.py"},
-    "ray": {"actors.py"},
+    "ray": {"actors"},
     "time": {"clock.py"},
     "networkx": {"topologies/describe.py"},
     "typer": {"cli.py"},
@@ -97,7 +97,6 @@ HOST_MODULES = {
 """What a pure room has no business with: clocks, the network, other processes, and unkeyed randomness."""
 
 LONG = {
-    "actors.py": "the actor, and the backend that starts, watches and ends all of them, share one life cycle and one vendor",
     "communicator.py": "the users' whole interface: a method for each collective, and what they share",
 }
 """Files of more than MOST_LINES lines, and why they are one subject."""

@@ -1,11 +1,7 @@
-"""Actors: one Ray actor per share of the fabric, and the backend that owns them.  The only file that imports ray.
+"""Backend: starts, watches and ends the actors of a session, and explains what ended a run.
 
-Two planes: Ray carries control (create, connect, begin, run, abort, stop), ZeroMQ
-carries frames.  There is no Ray call per step.
-
-Law: the backend ends what it started.  Actors die with it, sockets leave no file,
-the shared page is unlinked as soon as everyone has mapped it, and Ray itself is
-shut down, with its directory, when it was started here.
+Law: the backend ends what it started.  Actors die with it, sockets leave no file, the shared page is unlinked as soon as
+everyone has mapped it, and Ray itself is shut down, with its directory, when it was started here.
 """
 
 from __future__ import annotations
@@ -13,52 +9,39 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import ray
-from ray import cloudpickle
 
+from emu.actors.actor import CALL_TIMEOUT_S, STOP_TIMEOUT_S, WATCH_S, HostActor, HostInfo
+from emu.actors.pickling import first_line, pickled
 from emu.clock import sleep_s, wall_ns
 from emu.drivers.blocked import Blocked, CycleWatch, merged
-from emu.drivers.choice import Chooser
-from emu.drivers.emulate import EmulatedHost
 from emu.drivers.engine import ImpairmentTable
-from emu.drivers.explain import RankState, explain, unreceived
+from emu.drivers.explain import explain, unreceived
 from emu.drivers.floors import FloorPage
-from emu.drivers.placement import Placement, place
+from emu.drivers.placement import place
 from emu.errors import ConfigError, EmuError, PeerLost
 from emu.host import (
     DIRECTORY_PREFIX,
     check_answers,
     descriptor_limit,
     descriptors_needed,
-    keep_memory,
     memory_directory,
     new_directory,
     sweep,
 )
-from emu.rank import Rank
 from emu.session import EngineCounters
 from emu.topologies.graph import Topology
-from emu.topologies.routing import with_seed
-from emu.transport import Keys, Transport
+from emu.transport import Keys
 
-SWITCH_INTERVAL_S = 0.0005
-"""How long one thread of an actor may keep the interpreter while another waits for it (Python's default is 5 ms)."""
 START_TIMEOUT_S = 120.0
-CALL_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 3.0
-WATCH_S = 0.1
-"""How often the session looks for deaths, deadlocks and progress."""
 QUIET_LOOKS = 3
 """Looks in a row that must find nothing able to move before it is called a deadlock."""
 LEFTOVER_S, LEFTOVER_LOOK_S = 10.0, 0.002
@@ -68,222 +51,6 @@ LEAD_NS = 20_000_000
 OBJECT_STORE_BYTES = 100 * 2**20
 DEATHS = (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
 """How Ray says that an actor is gone; the last when Ray itself ends it because the host's memory is full."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HostInfo:
-    endpoint: str
-    node_id: str
-    wall_ns: int
-    descriptors: int
-
-
-class _HostActor:
-    """A share of the fabric in its own process: transport, emulated host, loop thread."""
-
-    def __init__(
-        self,
-        *,
-        process: int,
-        topology: Topology,
-        placement: Placement,
-        session: int,
-        payload: bool,
-        user_time: str,
-        keys: Keys | None,
-        scheme: str,
-    ) -> None:
-        keep_memory()
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        address = "127.0.0.1" if scheme != "tcp-remote" else ray.util.get_node_ip_address()
-        self._transport = Transport(
-            scheme=scheme.removesuffix("-remote"), address=address, name=f"{session:x}-{process}", keys=keys
-        )
-        self._process = process
-        self._topology = topology
-        self._placement = placement
-        self._chooser = Chooser(topology)
-        self._host = EmulatedHost(
-            process=process,
-            topology=topology,
-            placement=placement,
-            carrier=self._transport,
-            session=session,
-            payload=payload,
-            user_time=user_time,
-            choose_algorithm=self._chooser.choose,
-        )
-        self._page: FloorPage | None = None
-        self._loop = threading.Thread(target=self._run_loop, name="emu-loop", daemon=True)
-        self._failure: PeerLost | None = None
-
-    def _run_loop(self) -> None:
-        with contextlib.suppress(Exception):  # kept in host.fault, and the vigil tells the session
-            self._host.loop()
-
-    def describe(self) -> _HostInfo:
-        return _HostInfo(
-            endpoint=self._transport.endpoint,
-            node_id=ray.get_runtime_context().get_node_id(),
-            wall_ns=wall_ns(),
-            descriptors=descriptor_limit(),
-        )
-
-    def connect(self, peers: dict[int, str], page: str | None, clock_offset_ns: int) -> None:
-        """Connect to the actors that this one sends to, map the page, start the loop, and greet."""
-        placement = self._placement
-        self._host.clock_offset_ns = clock_offset_ns
-        if page is not None:
-            self._page = FloorPage(Path(page), placement.n_processes, list(placement.channels))
-        self._transport.connect(peers)
-        self._loop.start()
-        self._in_loop(self._host.greet)
-
-    def greeted(self) -> bool:
-        return self._host.greeted
-
-    def _in_loop(self, action: Callable[[], None]) -> None:
-        done = threading.Event()
-        failed: list[BaseException] = []
-
-        def act() -> None:
-            try:
-                action()
-            except BaseException as error:
-                failed.append(error)
-            finally:
-                done.set()
-
-        self._host.command(act)
-        deadline_ns = wall_ns() + int(CALL_TIMEOUT_S * 1e9)
-        while not done.wait(WATCH_S):
-            if self._host.ended.is_set():
-                raise self._fault()
-            if wall_ns() > deadline_ns:
-                raise EmuError("the actor's loop does not answer")
-        if failed:
-            raise failed[0]
-
-    def _fault(self) -> EmuError:
-        """Why the loop is over."""
-        names = [
-            node.name for node, owner in zip(self._topology.nodes, self._placement.owner, strict=True) if owner == self._process
-        ]
-        return EmuError(f"the loop of {', '.join(names)} failed: {self._host.fault!r}; open another session")
-
-    def halt(self) -> None:
-        self._in_loop(self._host.halt)
-
-    def begin(self, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None:
-        self._topology = with_seed(self._topology, seed)
-        self._host.topology = self._topology
-        self._in_loop(
-            lambda: self._host.begin(epoch=epoch, dilation=dilation, seed=seed, impairments=impairments, page=self._page)
-        )
-
-    def admit(self, members: tuple[int, ...], communicator: int, start_ps: int, anchor_ns: int, seed: int) -> None:
-        """The hosted ranks will run; their cursors count from now on."""
-        topology = self._topology
-        ranks = [
-            Rank(
-                runtime=self._host.runtime,
-                world_rank=world_rank,
-                members=members,
-                name=topology.nodes[topology.ranks[world_rank]].name,
-                seed=seed,
-                start_ps=start_ps,
-                communicator=communicator,
-            )
-            for world_rank in members
-            if world_rank in self._host.engine.endpoints
-        ]
-        self._in_loop(lambda: self._host.admit(ranks, start_ps, anchor_ns))
-
-    def run(self, pickled: bytes) -> tuple[dict[int, Any], int]:
-        """Run the function on every hosted rank to its end; (results, largest cursor)."""
-        runtime = self._host.runtime
-        function, args = cloudpickle.loads(pickled)
-        runtime.launch(function, args)
-        residents = list(runtime.residents.values())
-        for resident in residents:
-            if resident.thread is not None:
-                while resident.thread.is_alive():
-                    resident.thread.join(WATCH_S)
-                    failure = runtime.first_failure()
-                    if failure is not None:
-                        raise failure
-        failure = runtime.first_failure()
-        if failure is not None:
-            raise failure
-        if runtime.failed is not None:
-            raise runtime.failed
-        results = runtime.results()
-        _check_sendable(results)
-        return results, max((r.rank.cursor_ps for r in residents), default=0)
-
-    def abort(self, error: EmuError) -> None:
-        self._in_loop(lambda: self._host.runtime.fail(error))
-
-    def rest(self) -> None:
-        self._in_loop(self._host.rest)
-
-    def leftovers(self) -> tuple[str | None, list[tuple[int, int, int, int]], int]:
-        """A mismatch that a frame showed, messages that no call took (see :func:`emu.drivers.explain.unreceived`), and the
-        time of the last event."""
-        found: list[tuple[int, int, int, int]] = []
-        runtime = self._host.runtime
-        self._in_loop(lambda: found.extend(runtime.leftovers()))
-        return runtime.suspicion, found, self._host.engine.now_ps
-
-    def states(self) -> tuple[list[RankState], str | None, int]:
-        """What the ranks do, a mismatch that a frame showed, and events so far."""
-        runtime = self._host.runtime
-        states: list[RankState] = []
-        self._in_loop(lambda: states.extend(runtime.states()))
-        return states, runtime.suspicion, self._host.engine.events
-
-    def blocked(self, for_ever: bool) -> Blocked:
-        """What holds back the ports here."""
-        found: list[Blocked] = []
-        self._in_loop(lambda: found.append(self._host.blocked(for_ever=for_ever)))
-        return found[0]
-
-    def counters(self) -> EngineCounters:
-        found: list[EngineCounters] = []
-        host = self._host
-
-        def read() -> None:
-            counters = host.counters
-            found.append(
-                replace(
-                    EngineCounters.of(host.engine),
-                    order_violations=counters.order_violations,
-                    order_weight_ps=counters.order_weight_ps,
-                    transport_backpressure=counters.transport_backpressure,
-                    largest_lateness_ps=counters.largest_lateness_ps,
-                    socket_payload_bytes=counters.socket_payload_bytes,
-                )
-            )
-
-        self._in_loop(read)
-        return found[0]
-
-    def stop(self) -> None:
-        """Stop the loop and close the sockets."""
-        self._host.stop()
-        if self._loop.is_alive():
-            self._loop.join(STOP_TIMEOUT_S)
-        self._transport.close()
-
-    def vigil(self) -> None:
-        """Never returns: the call fails when the loop does, or the actor dies."""
-        self._host.ended.wait()
-        if self._host.fault is not None:
-            raise self._fault()
-        threading.Event().wait()
-
-    def process_id(self) -> int:
-        return os.getpid()
 
 
 class RayBackend:
@@ -354,7 +121,7 @@ class RayBackend:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except Exception as error:
                 raise ConfigError(
-                    f"no Ray cluster answers at {address}: {_first_line(error)}; start one with 'ray start --head'"
+                    f"no Ray cluster answers at {address}: {first_line(error)}; start one with 'ray start --head'"
                 ) from error
             self._started_ray = True
             return
@@ -379,7 +146,7 @@ class RayBackend:
             raise ConfigError("transport ipc needs all actors on one host; this cluster has several, use tcp")
         keys = Keys.make() if several_hosts else None
         scheme = "tcp-remote" if several_hosts else "ipc" if transport == "auto" else transport
-        actor_class = ray.remote(_HostActor).options(num_cpus=0, max_concurrency=8, max_restarts=0, scheduling_strategy="SPREAD")
+        actor_class = ray.remote(HostActor).options(num_cpus=0, max_concurrency=8, max_restarts=0, scheduling_strategy="SPREAD")
         topology, placement = ray.put(self._topology), ray.put(self._placement)
         for process in range(self._placement.n_processes):
             self._actors[process] = actor_class.remote(
@@ -403,7 +170,7 @@ class RayBackend:
                 + ", ".join(self._names_of(described[ref])[0] for ref in waiting[:8])
                 + "; use fewer actors (--accelerators-per-actor) or a larger cluster"
             )
-        info: dict[int, _HostInfo] = {described[ref]: found for ref, found in zip(ready, self._get(ready), strict=True)}
+        info: dict[int, HostInfo] = {described[ref]: found for ref, found in zip(ready, self._get(ready), strict=True)}
         here = ray.get_runtime_context().get_node_id()
         page_path: Path | None = None
         if {found.node_id for found in info.values()} == {here}:
@@ -431,7 +198,7 @@ class RayBackend:
                 raise EmuError(f"the actors could not all reach each other within {CALL_TIMEOUT_S:g} s; check the firewall")
             sleep_s(0.02)
 
-    def _clock_offsets(self, info: dict[int, _HostInfo], here: str) -> dict[str, int]:
+    def _clock_offsets(self, info: dict[int, HostInfo], here: str) -> dict[str, int]:
         """Offset of each other host's monotonic clock, from the quickest of a few round trips."""
         offsets: dict[str, int] = {}
         for process, found in info.items():
@@ -514,11 +281,11 @@ class RayBackend:
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int
     ) -> dict[int, Any]:
-        pickled = _pickled(function, args)
+        sent = pickled(function, args)
         anchor_ns = wall_ns() + LEAD_NS
         self._all(lambda _, actor: actor.admit.remote(members, communicator, self._start_ps, anchor_ns, self._seed))
         hosting = {self._placement.owner[self._topology.ranks[rank]] for rank in members}
-        refs = {self._actors[process].run.remote(pickled): process for process in sorted(hosting)}
+        refs = {self._actors[process].run.remote(sent): process for process in sorted(hosting)}
         results: dict[int, Any] = {}
         pending = list(refs)
         quiet, progress, since_ns = 0, -1, wall_ns()
@@ -640,50 +407,12 @@ class RayBackend:
             self._directory = None
 
 
-def _pickled(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """The function with its module, so that an actor needs no copy of the user's files.  Raises ConfigError."""
-    module = sys.modules.get(getattr(function, "__module__", ""))
-    by_value = module is not None and module.__name__ != "__main__" and not _installed(module)
-    try:
-        if by_value:
-            cloudpickle.register_pickle_by_value(module)
-        return cloudpickle.dumps((function, args))  # type: ignore[no-any-return]
-    except (TypeError, pickle.PicklingError, AttributeError) as error:
-        raise ConfigError(f"the function or its arguments cannot be sent to the actors: {_first_line(error)}") from error
-    finally:
-        if by_value:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _check_sendable(results: dict[int, Any]) -> None:
-    """Raises EmuError that names the rank whose result does not pickle.  Arrays are looked at, not copied."""
-    for world_rank, result in results.items():
-        try:
-            cloudpickle.dumps(result, protocol=5, buffer_callback=lambda _: False)
-        except Exception as error:
-            raise EmuError(
-                f"what rank {world_rank} returned ({type(result).__name__}) cannot be sent back: {_first_line(error)};"
-                " return numbers, text, numpy arrays, or lists and dicts of them"
-            ) from None
-
-
-def _installed(module: ModuleType) -> bool:
-    """Whether an actor can import the module by itself: emu's own, and what lies in site-packages."""
-    file = getattr(module, "__file__", None) or ""
-    return module.__name__.split(".")[0] == "emu" or "site-packages" in file or not file
-
-
 def _cause(error: Any) -> EmuError:
     """The emu error inside Ray's wrapping."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, EmuError):
         return cause
-    return EmuError(_first_line(cause if cause is not None else error))
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return EmuError(first_line(cause if cause is not None else error))
 
 
 def _quieten() -> None:
