@@ -18,6 +18,10 @@ ANSWER_S: Final = 5.0
 _M_TRIM_THRESHOLD: Final = -1  # <malloc.h>
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 512 * 2**20
+ONE_ARENA: Final = ("MALLOC_ARENA_MAX", "1")
+"""A setting of the environment without which :func:`keep_memory` does not reach ZeroMQ's thread: blocks that another arena than
+the first holds go back to the system whatever the thresholds, and a switch that took in 64 MiB chunks faulted 60,000 pages a
+collective."""
 
 
 def keep_memory() -> None:

@@ -30,6 +30,7 @@ from emu.drivers.placement import place
 from emu.errors import ConfigError, EmuError, PeerLost
 from emu.host import (
     DIRECTORY_PREFIX,
+    ONE_ARENA,
     check_answers,
     descriptor_limit,
     descriptors_needed,
@@ -113,6 +114,7 @@ class RayBackend:
         for name in ("ray", "ray._private.worker", "ray._private.authentication"):
             logging.getLogger(name).setLevel(logging.ERROR)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault(*ONE_ARENA)  # for the actors, which inherit it
         _quieten()
         sweep()
         if address is not None:

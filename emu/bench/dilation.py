@@ -25,7 +25,7 @@ from emu.units import PS_PER_SECOND
 if TYPE_CHECKING:
     from emu.session import Session
 
-HEADROOM: Final = 1.25
+HEADROOM: Final = 1.5
 """Wall time granted to the work, over what it costs when nothing is paced."""
 LATE_SHARE: Final = 0.006
 """How late the end of the timed loop may be expected to be, over the loop."""
