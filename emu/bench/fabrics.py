@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from emu.bench.options import BenchOptions
-from emu.collectives.catalogue import schedule_for
+from emu.collectives.catalogue import cost_for, schedule_for
+from emu.collectives.layout import layout_of
+from emu.collectives.selection import AUTO, is_choice, selected
 from emu.errors import ConfigError
+from emu.faults.spec import parse_fault, place
 from emu.impairments.spec import parse_impairment, resolve
+from emu.protocols.legal import require_legal
 from emu.topologies.fabric_file import load
 from emu.topologies.graph import Topology
 from emu.topologies.routing import map_ranks, take_ranks, with_seed
+
+MOST_TRIED: Final = 256
+"""Ranks up to which an algorithm's schedule is built to see whether it can be had; beyond, building takes its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +56,27 @@ def prepare(options: BenchOptions, name: str, seed: int) -> Case:
         topology = take_ranks(topology, options.n_ranks)
     if options.printed_root >= topology.n_ranks:
         raise ConfigError(f"-r {options.root}: {name} has {topology.n_ranks} ranks; use 0 to {topology.n_ranks - 1}")
-    _check_algorithm(options, topology.n_ranks)
+    _check_algorithm(options, topology)
     impairments = (*fabric.impairments, *options.impairments)
     resolve([parse_impairment(text) for text in impairments], topology)
+    for text in options.faults:
+        place(parse_fault(text), topology)
     return Case(name=name, topology=topology, impairments=impairments, seed=seed)
 
 
-def _check_algorithm(options: BenchOptions, n_ranks: int) -> None:
-    if options.algorithm == "auto":
+def _check_algorithm(options: BenchOptions, topology: Topology) -> None:
+    if topology.endpoint is not None:
+        require_legal(topology.endpoint.protocol, options.collective, options.algorithm)
+    if options.algorithm == AUTO:
         return
     if options.collective == "sendrecv":
         raise ConfigError(f"--algorithm {options.algorithm!r}: sendrecv has none; leave it out")
-    schedule_for(options.collective, options.algorithm, n_ranks, max(0, options.printed_root))
+    if is_choice(options.algorithm):
+        selected(options.algorithm, options.collective)
+        return
+    n = topology.n_ranks
+    layout = layout_of(topology, tuple(range(n)))
+    if n > MOST_TRIED:
+        cost_for(options.collective, options.algorithm, n, layout)
+        return
+    schedule_for(options.collective, options.algorithm, n, max(0, options.printed_root), layout)

@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from emu.errors import ConfigError
 from emu.parameters import Planes, PositiveBytes, RateBps, SizeBytes, TimePs
-from emu.topologies.graph import Link, Node, NodeKind, Router, Topology, full_duplex
+from emu.topologies.graph import Link, Node, NodeKind, Router, Structure, Topology, full_duplex
 
 
 class LinkParameters(BaseModel):
@@ -41,6 +41,10 @@ class LinkParameters(BaseModel):
     """Most bytes a connection may have in flight; left out, emu covers rate times round trip."""
     drain_rate: RateBps | None = None
     """How fast an accelerator consumes what arrives; left out, at once."""
+    host_size: int = Field(default=1, ge=1)
+    """Accelerators that share a host (NCCL's node), in the order of their numbers."""
+    multicast: bool = False
+    """Whether switches reduce and multicast in the network."""
 
 
 def split_rate(rate_bps: int, lanes: tuple[int, ...]) -> tuple[int, ...]:
@@ -72,6 +76,10 @@ class Cabling:
     def switches(self, n_switches: int) -> range:
         """Add s0, s1, ...; returns their node indices.  Called once."""
         return self._add("s", n_switches, NodeKind.SWITCH, None)
+
+    def cpus(self, n_cpus: int) -> range:
+        """Add c0, c1, ..., which carry no ranks; returns their node indices.  Called once, after :meth:`accelerators`."""
+        return self._add("c", n_cpus, NodeKind.CPU, None)
 
     def cable(self, a: int, b: int, *, rate_bps: int | None = None, latency_ps: int | None = None, n_parallel: int = 1) -> None:
         """Both directions between nodes ``a`` and ``b``, with the planes and the plane mode of the parameters.
@@ -115,7 +123,15 @@ class Cabling:
         )
         self._links += there, back if back_latency_ps is None else replace(back, latency_ps=back_latency_ps)
 
-    def topology(self, name: str, description: str, router: Router) -> Topology:
+    def topology(
+        self,
+        name: str,
+        description: str,
+        router: Router,
+        *,
+        structure: Structure | None = None,
+        nesting: tuple[int, ...] = (),
+    ) -> Topology:
         """The finished topology: rank i is accelerator ai."""
         ranks = tuple(i for i, node in enumerate(self._nodes) if node.kind is NodeKind.ACCELERATOR)
         return Topology(
@@ -125,11 +141,23 @@ class Cabling:
             router=router,
             ranks=ranks,
             description=description,
+            structure=structure or Structure(),
+            nesting=nesting,
         )
 
     def _add(self, letter: str, count: int, kind: NodeKind, drain_rate_bps: int | None) -> range:
         first = len(self._nodes)
         for number in range(count):
-            self._nodes.append(Node(name=f"{letter}{number}", kind=kind, drain_rate_bps=drain_rate_bps))
+            size = self.parameters.host_size
+            shares = kind is NodeKind.ACCELERATOR and size > 1
+            self._nodes.append(
+                Node(
+                    name=f"{letter}{number}",
+                    kind=kind,
+                    drain_rate_bps=drain_rate_bps,
+                    host=f"h{number // size}" if shares else "",
+                    multicast=kind is NodeKind.SWITCH and self.parameters.multicast,
+                )
+            )
             self.names.append(f"{letter}{number}")
         return range(first, first + count)

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from emu.parameters import RateBps, Ratio, TimePs
 from emu.topologies.cabling import Cabling, LinkParameters
-from emu.topologies.graph import Topology
+from emu.topologies.graph import Structure, Topology
 from emu.topologies.routers import ShortestPath
 
 _MOST_CABLES: Final = 65536
@@ -57,8 +57,12 @@ class Parameters(LinkParameters):
         """Rate of each leaf-to-spine cable, rounded down to a bit per second."""
         if self.uplink_rate is not None:
             return self.uplink_rate
-        n_uplinks = self.spines * self.cables_per_pair
-        return int(Fraction(self.rate * self.accelerators_per_leaf, n_uplinks) / (self.oversubscription or 1))
+        return int(Fraction(self.rate * self.accelerators_per_leaf, self.uplinks) / (self.oversubscription or 1))
+
+    @property
+    def uplinks(self) -> int:
+        """Cables that leave a leaf upwards."""
+        return self.spines * self.cables_per_pair
 
 
 def build(parameters: Parameters) -> Topology:
@@ -79,4 +83,6 @@ def build(parameters: Parameters) -> Topology:
                 n_parallel=parameters.cables_per_pair,
             )
     leaf_text = f"{parameters.leaves} leaves x {parameters.accelerators_per_leaf} accelerators"
-    return cabling.topology("clos", f"{leaf_text}, {parameters.spines} spines", ShortestPath())
+    widths_bps = len(accelerators) * parameters.rate, parameters.leaves * parameters.uplinks * parameters.uplink_bps
+    known = Structure(bisection_bps=None if parameters.leaves % 2 else min(widths_bps) // 2)
+    return cabling.topology("clos", f"{leaf_text}, {parameters.spines} spines", ShortestPath(), structure=known)

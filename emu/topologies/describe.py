@@ -1,20 +1,18 @@
 """A topology in figures, for ``emu fabrics NAME``.
 
-Law: figures are computed from the graph alone, never read from a preset's text.
+Law: figures are computed from the graph, never read from a preset's text.  Those of a graph too large to search are what its
+builder knows of the structure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
 
+from emu.topologies.extent import bisection_bps, diameter_links
 from emu.topologies.graph import NodeKind, Topology
 from emu.topologies.switching import Discipline, Switching, TrafficClass
 from emu.units import format_bytes, format_time
-
-_MOST_SEARCH_STEPS: Final = 5_000_000
-_MOST_LINKS_TO_CUT: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +34,8 @@ class LinkClass:
 class Description:
     """``endpoint_rate_bps``: what an accelerator can send, over all its links, least and most.
 
-    ``diameter_links``: links between the two accelerators furthest apart; None when the graph is too
-    large to search.  ``bisection_bps``: see :func:`bisection_bps`; None when too large.
+    ``diameter_links``: links between the two accelerators furthest apart.  ``bisection_bps``: see
+    :mod:`emu.topologies.extent`.  Both None where the graph is too large to search and its structure does not tell.
     ``spread``: flows over which the router deals one connection.
     """
 
@@ -63,6 +61,7 @@ def describe(topology: Topology) -> Description:
     accelerators = [i for i, kind in enumerate(kinds) if kind is NodeKind.ACCELERATOR]
     sent_bps = [sum(topology.links[link].rate_bps for link in out) for out in topology.out_links()]
     rates_bps = [sent_bps[i] for i in accelerators]
+    known, cut_bps = topology.structure, bisection_bps(topology)
     classes = Counter(
         (
             kinds[link.source],
@@ -84,8 +83,8 @@ def describe(topology: Topology) -> Description:
         n_nodes=tuple(Counter(kinds).items()),
         n_links=len(topology.links),
         endpoint_rate_bps=(min(rates_bps), max(rates_bps)),
-        diameter_links=diameter_links(topology),
-        bisection_bps=bisection_bps(topology),
+        diameter_links=diameter_links(topology) if known.diameter_links is None else known.diameter_links,
+        bisection_bps=known.bisection_bps if cut_bps is None else cut_bps,
         spread=topology.router.spread,
         link_classes=tuple(
             LinkClass(
@@ -165,56 +164,3 @@ def _describe_class(traffic_class: TrafficClass) -> str:
         words.append(f"ECN {limits} up to {float(marking.pmax):g}")
     words.append(f"recovery {traffic_class.recovery}")
     return ", ".join(words)
-
-
-def diameter_links(topology: Topology) -> int | None:
-    """Most links on a shortest way between two accelerators; None when the search is too long."""
-    accelerators = [i for i, node in enumerate(topology.nodes) if node.kind is NodeKind.ACCELERATOR]
-    neighbours = [sorted({topology.links[i].target for i in out}) for out in topology.out_links()]
-    if len(accelerators) * sum(map(len, neighbours)) > _MOST_SEARCH_STEPS:
-        return None
-    furthest = 0
-    for start in accelerators:
-        hops = {start: 0}
-        frontier = [start]
-        while frontier:
-            following = []
-            for node in frontier:
-                for neighbour in neighbours[node]:
-                    if neighbour not in hops:
-                        hops[neighbour] = hops[node] + 1
-                        following.append(neighbour)
-            frontier = following
-        furthest = max(furthest, *(hops.get(other, 0) for other in accelerators))
-    return furthest
-
-
-def bisection_bps(topology: Topology) -> int | None:
-    """The least that one half of the accelerators can send to the other half, one direction.
-
-    The max flow over each halving whose halves repeat regularly in the accelerators' order (lower and
-    upper half; every second block of m).  These hold the worst halving of the generic
-    topologies with an even number of accelerators; of other graphs the figure is an upper bound.
-    None for fewer than two accelerators or too many links.
-    """
-    accelerators = [i for i, node in enumerate(topology.nodes) if node.kind is NodeKind.ACCELERATOR]
-    n = len(accelerators)
-    if n < 2 or len(topology.links) > _MOST_LINKS_TO_CUT:
-        return None
-    halvings = {tuple(number < n // 2 for number in range(n))}
-    for block in range(1, n // 2 + 1):
-        if n % (2 * block) == 0:
-            halvings.add(tuple(number // block % 2 == 0 for number in range(n)))
-    return min(_cut_bps(topology, accelerators, halving) for halving in halvings)
-
-
-def _cut_bps(topology: Topology, accelerators: list[int], is_sender: tuple[bool, ...]) -> int:
-    import networkx  # slow to import, and actors never describe
-
-    graph = networkx.DiGraph()
-    for link in topology.links:
-        known = graph.get_edge_data(link.source, link.target, {"capacity": 0})["capacity"]
-        graph.add_edge(link.source, link.target, capacity=known + link.rate_bps)
-    for accelerator, sends in zip(accelerators, is_sender, strict=True):
-        graph.add_edge(*(("senders", accelerator) if sends else (accelerator, "receivers")))
-    return int(networkx.maximum_flow_value(graph, "senders", "receivers"))

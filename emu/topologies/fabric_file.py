@@ -8,6 +8,8 @@ single links, so that rates may differ link by link::
 
     description = "four accelerators, one slow cable"
     calibration = "data sheet"             # what the numbers are worth; optional
+    family = "clusters"                    # whom it is listed with; optional
+    nesting = "2x2"                        # how nodes are grouped in a drawing; optional
 
     [topology]                             # either this ...
     kind = "star"
@@ -16,7 +18,7 @@ single links, so that rates may differ link by link::
     [[nodes]]                              # ... or these
     name = "a0"
     kind = "accelerator"                   # switch, nic, cpu, memory, storage
-    drain_rate = "10GB/s"                  # optional
+    drain_rate = "10GB/s"                  # optional; host = "h0" says who shares a host, multicast = true what a switch can
 
     [[links]]
     between = ["a0", "s0"]                 # both directions; from = "a0", to = "s0" for one
@@ -39,6 +41,12 @@ single links, so that rates may differ link by link::
     start = "10us"
     duration = "1ms"
 
+    [scales]                               # smaller instances of a large one, --set scale=2 (scales.py)
+    2 = { ranks = 2 }
+
+    [endpoint]                             # what the accelerators' own work costs; keys: see endpoint_file.py
+    rate = "45GB/s"
+
     [sources]
     rate = "vendor data sheet, 2024"
 """
@@ -53,7 +61,7 @@ from fnmatch import fnmatchcase
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -62,6 +70,7 @@ from emu.parameters import (
     Planes,
     PositiveBytes,
     RateBps,
+    Shape,
     SizeBytes,
     TimePs,
     as_text,
@@ -73,14 +82,16 @@ from emu.topologies.cabling import split_rate
 from emu.topologies.catalogue import Generic, generic_topologies, in_folder, resolve
 from emu.topologies.checks import check
 from emu.topologies.describe import Description, LinkClass, describe
+from emu.topologies.endpoint_file import ENDPOINT_SETTINGS, endpoint_settings, read_endpoint
 from emu.topologies.graph import Link, Node, NodeKind, Topology
 from emu.topologies.routers import ShortestPath
+from emu.topologies.scales import at_scale
 from emu.topologies.settings import split_settings
 from emu.topologies.switching_build import build_switching
 from emu.topologies.switching_checks import check_switching
-from emu.topologies.switching_file import load_switching_preset, read_switching, switching_presets
+from emu.topologies.switching_file import read_switching
 
-__all__ = ["Description", "Fabric", "LinkClass", "Listing", "describe", "list_fabrics", "load", "load_fabric"]
+__all__ = ["Description", "Fabric", "LinkClass", "describe", "load", "load_fabric", "preset_files", "read_file"]
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -89,30 +100,26 @@ _NOTHING: Final[Mapping[str, str]] = {}
 class Fabric:
     """A topology and the impairments that its file sets on its links, as specs ``LINKS=KIND,key=value``.
 
-    ``generic``: what it was built by; None where nodes and links are listed.
+    ``generic``: what it was built by; None where nodes and links are listed.  ``scales``: what ``--set scale`` takes.
     """
 
     topology: Topology
     impairments: tuple[str, ...] = ()
     generic: Generic | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """A line of ``emu fabrics``."""
-
-    name: str
-    kind: Literal["preset", "switching", "topology"]
-    description: str
+    scales: tuple[str, ...] = ()
 
 
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class _File(_Entry):
+class File(_Entry):
+    """A fabric file, its entries not looked at yet."""
+
     description: str = ""
     calibration: str = ""
+    family: str = ""
+    nesting: Shape | None = None
     topology: dict[str, object] = {}
     nodes: tuple[dict[str, object], ...] = ()
     links: tuple[dict[str, object], ...] = ()
@@ -121,6 +128,8 @@ class _File(_Entry):
     switching: dict[str, object] = {}
     classes: tuple[dict[str, object], ...] = ()
     storms: tuple[dict[str, object], ...] = ()
+    endpoint: dict[str, object] = {}
+    scales: dict[str, dict[str, object]] = {}
     sources: dict[str, str] = {}
 
     @model_validator(mode="after")
@@ -136,6 +145,8 @@ class _NodeEntry(_Entry):
     name: str = Field(min_length=1)
     kind: NodeKind
     drain_rate: RateBps | None = None
+    host: str = ""
+    multicast: bool = False
 
 
 class _LinkEntry(_Entry):
@@ -194,54 +205,47 @@ def load(name_or_path: str, settings: Mapping[str, str] = _NOTHING) -> Fabric:
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         path = Path(name_or_path)
         return _load_file(path, path.stem, str(path), settings)
-    presets = _presets()
+    presets = preset_files()
     if name_or_path in presets:
         return _load_file(presets[name_or_path], name_or_path, name_or_path, settings)
     if ":" in name_or_path or in_folder(name_or_path):
         found = resolve(name_or_path, where=name_or_path)
+        read_endpoint({}, endpoint_settings(settings), where=name_or_path)
         own, switching = split_settings(settings, found.parameters)
         topology = _build(found, {}, own, where=name_or_path)
         check(topology, where=name_or_path)
         return Fabric(topology=_switched(topology, {}, (), switching, where=name_or_path), generic=found)
     names = [*presets, *generic_topologies()]
     hint = did_you_mean(name_or_path, names)
-    raise ConfigError(f"unknown fabric {name_or_path!r}{hint}; there are {', '.join(names)}, or give a .toml file")
+    raise ConfigError(f"unknown fabric {name_or_path!r}{hint}; use a name that 'emu fabrics' lists, or a .toml file")
 
 
-def list_fabrics() -> tuple[Listing, ...]:
-    """Presets, presets of switching, then generic topologies, each in order of name, with a line about each."""
-    presets = [
-        Listing(name=name, kind="preset", description=_read_file(path, name).description) for name, path in _presets().items()
-    ]
-    switching = [
-        Listing(name=name, kind="switching", description=load_switching_preset(name, where=name).description)
-        for name in switching_presets()
-    ]
-    generic = [Listing(name=name, kind="topology", description=found.description) for name, found in generic_topologies().items()]
-    return (*presets, *switching, *generic)
-
-
-def _presets() -> dict[str, Traversable]:
+def preset_files() -> dict[str, Traversable]:
+    """The presets' files by name, in order of name."""
     files = [file for file in resources.files("emu.presets").iterdir() if file.name.endswith(".toml")]
     return {file.name.removesuffix(".toml"): file for file in sorted(files, key=lambda file: file.name)}
 
 
-def _read_file(path: Traversable, where: str) -> _File:
+def read_file(path: Traversable, where: str) -> File:
+    """A fabric file's tables, before anything is built.  Raises ConfigError."""
     try:
         content: Mapping[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not TOML: {error}; text is quoted, for example rate = '50GB/s'") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: cannot be read: {error}; give a fabric's name or a TOML file") from None
-    return validate(_File, content, where=where)
+    return validate(File, content, where=where)
 
 
 def _load_file(path: Traversable, name: str, where: str, settings: Mapping[str, str]) -> Fabric:
-    file = _read_file(path, where)
+    file = read_file(path, where)
+    endpoint = read_endpoint(file.endpoint, endpoint_settings(settings), where=where)
+    settings = {key: text for key, text in settings.items() if key not in ENDPOINT_SETTINGS}
     generic = _generic(file.topology, where) if file.topology else None
     if generic is not None:
-        own, switching = split_settings(settings, generic.parameters)
-        topology = _build(generic, file.topology, own, where=where)
+        table, others = at_scale(file.topology, file.scales, settings, where=where)
+        own, switching = split_settings(others, generic.parameters)
+        topology = _build(generic, table, own, where=where)
     else:
         own, switching = split_settings(settings, None)
         if own:
@@ -256,10 +260,13 @@ def _load_file(path: Traversable, name: str, where: str, settings: Mapping[str, 
         description=file.description or topology.description,
         calibration=_calibration(file.calibration or topology.calibration, settings),
         sources=tuple(file.sources.items()),
+        endpoint=endpoint,
+        structure=replace(topology.structure, bisection_bps=None) if file.overrides else topology.structure,
+        nesting=file.nesting or topology.nesting,
     )
     check(topology, where=where)
     topology = _switched(topology, file.switching, file.classes, switching, where=where)
-    return Fabric(topology=topology, impairments=tuple(_impairments(file, where)), generic=generic)
+    return Fabric(topology=topology, impairments=tuple(_impairments(file, where)), generic=generic, scales=tuple(file.scales))
 
 
 def _switched(
@@ -312,11 +319,21 @@ def _build(generic: Generic, table: Mapping[str, object], settings: Mapping[str,
     return topology
 
 
-def _listed(file: _File, where: str) -> Topology:
+def _listed(file: File, where: str) -> Topology:
     nodes = []
     for number, table in enumerate(file.nodes, 1):
         entry = validate(_NodeEntry, _texts(table), where=f"{where}: [[nodes]] number {number}")
-        nodes.append(Node(name=entry.name, kind=entry.kind, drain_rate_bps=entry.drain_rate))
+        if entry.multicast and entry.kind is not NodeKind.SWITCH:
+            raise ConfigError(f"{where}: [[nodes]] {entry.name}: multicast is a switch's; this is kind = '{entry.kind}'")
+        nodes.append(
+            Node(
+                name=entry.name,
+                kind=entry.kind,
+                drain_rate_bps=entry.drain_rate,
+                host=entry.host,
+                multicast=entry.multicast,
+            )
+        )
     index = {node.name: i for i, node in enumerate(nodes)}
     links: list[Link] = []
     for number, table in enumerate(file.links, 1):
@@ -357,7 +374,7 @@ def _counted(nodes: Sequence[Node], n_links: int) -> str:
     return f"{', '.join(f'{n} x {kind}' for kind, n in kinds.items())}; {n_links} listed links"
 
 
-def _overridden(links: tuple[Link, ...], file: _File, where: str) -> tuple[Link, ...]:
+def _overridden(links: tuple[Link, ...], file: File, where: str) -> tuple[Link, ...]:
     """Later overrides win.  A new rate keeps the proportions of a link's planes."""
     changed = list(links)
     for number, table in enumerate(file.overrides, 1):
@@ -374,7 +391,7 @@ def _overridden(links: tuple[Link, ...], file: _File, where: str) -> tuple[Link,
     return tuple(changed)
 
 
-def _stormy(nodes: tuple[Node, ...], file: _File, where: str) -> tuple[Node, ...]:
+def _stormy(nodes: tuple[Node, ...], file: File, where: str) -> tuple[Node, ...]:
     changed = {node.name: node for node in nodes}
     for number, table in enumerate(file.storms, 1):
         place = f"{where}: [[storms]] number {number}"
@@ -405,7 +422,7 @@ def _planes_bps(rate_bps: int, lanes: tuple[int, ...], place: str) -> tuple[int,
         raise ConfigError(f"{place}: {error}") from None
 
 
-def _impairments(file: _File, where: str) -> list[str]:
+def _impairments(file: File, where: str) -> list[str]:
     """Entries as the specs that ``--impair`` takes; their kinds and parameters are checked there."""
     specs = []
     for number, table in enumerate(file.impairments, 1):

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
+from emu.protocols.costs import EndpointCosts
 from emu.topologies.switching import Switching
+
+_MOST_ROUTES: Final = 1 << 19
+"""Routes that are kept, at some 230 bytes each."""
 
 
 class NodeKind(StrEnum):
@@ -31,12 +35,16 @@ class Node:
 
     ``pause_storm``: (start_ps, duration_ps) for which a stuck endpoint pauses whatever sends to it, in the classes that pause
     (fabrics with a ``switching``); None is never.
+    ``host``: accelerators with the same one share a host, which NCCL calls a node; "" is a host of its own.
+    ``multicast``: whether the switch combines what it is sent and sends it on to many, as NVLink SHARP and InfiniBand SHARP do.
     """
 
     name: str
     kind: NodeKind
     drain_rate_bps: int | None = None
     pause_storm: tuple[int, int] | None = None
+    host: str = ""
+    multicast: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +70,18 @@ class Link:
     def wire_bytes(self, payload_bytes: int) -> int:
         """What a payload is on the wire: itself and one header for every MTU of it, at least one."""
         return payload_bytes + max(1, -(-payload_bytes // self.mtu_bytes)) * self.header_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """What a builder knows of the graph that would be long to search: the longest of the shortest ways between two accelerators,
+    and :func:`emu.topologies.extent.bisection_bps`.  None where it does not know.
+
+    Law: where the search is feasible it finds the same.
+    """
+
+    diameter_links: int | None = None
+    bisection_bps: int | None = None
 
 
 class Router(Protocol):
@@ -93,22 +113,35 @@ class Topology:
     ranks: tuple[int, ...]
     switching: Switching | None = None
     """What happens when a link is full; None: buffers are infinite and chunks are fluids."""
+    endpoint: EndpointCosts | None = None
+    """What the accelerators' own work costs; None: nothing."""
     description: str = ""
     calibration: str = "links as given, not calibrated to hardware"
     """What the numbers are worth against real hardware; printed in every table's header."""
     sources: tuple[tuple[str, str], ...] = ()
     """(what, where it is from) for each number of a preset."""
+    structure: Structure = Structure()
+    """Figures of large graphs."""
+    nesting: tuple[int, ...] = ()
+    """How the nodes that come first nest, outermost level first, as in groups x boards x chips: for drawings."""
     _routes: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def n_ranks(self) -> int:
         return len(self.ranks)
 
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Nodes that chunks can be sent to: those of the ranks, then the switches that combine and multicast."""
+        return (*self.ranks, *(node for node, its in enumerate(self.nodes) if its.multicast))
+
     def route(self, source: int, target: int, flow: int) -> tuple[int, ...]:
-        """Links from node to node, cached: routes are a pure function of the arguments."""
+        """Links from node to node, cached: routes are a pure function of the arguments.  Of very many only the last stay."""
         key = (source, target, flow)
         found = self._routes.get(key)
         if found is None:
+            if len(self._routes) >= _MOST_ROUTES:
+                self._routes.clear()
             found = self._routes[key] = self.router.route(self, source, target, flow)
         return found
 

