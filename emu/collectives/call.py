@@ -43,6 +43,8 @@ class Call:
     algorithm: str = "direct"
     channels: int = 1
     chunk_bytes: int = MAX_AUTO_CHUNK_BYTES
+    protocol: str = ""
+    """Of the kernels on the accelerator (``emu/protocols``); "" where they cost nothing."""
     traffic_class: int = 0
     """Index of the fabric's traffic class that its messages travel in."""
 
@@ -51,7 +53,7 @@ class Call:
         """What every rank must say alike; a sender and a receiver agree on size and dtype."""
         kind = "p2p" if self.collective in ("send", "recv") else self.collective
         count = None if kind == "alltoallv" else self.count
-        how = self.algorithm, self.channels, self.chunk_bytes, self.traffic_class
+        how = self.algorithm, self.channels, self.chunk_bytes, self.protocol, self.traffic_class
         return kind, count, self.dtype, self.op, self.root, *how
 
     @cached_property
@@ -82,6 +84,13 @@ def auto_chunk_bytes(block_bytes: int, most_blocks: int = 1, mean_blocks: float 
         return chunk_bytes
     n_chunks = max(1, -(-message_bytes // chunk_bytes))
     return max(MIN_AUTO_CHUNK_BYTES, min(MAX_AUTO_CHUNK_BYTES, _power_of_two_from(block_bytes * most_blocks // n_chunks)))
+
+
+def paced_chunk_bytes(block_bytes: int) -> int:
+    """A sixteenth of a block from 16 to 128 KiB, then a thirty-second to 512 KiB: for schedules in which chunks wait for each
+    other.  Short ones then fill the links while results come back, of long ones many keep the last few cheap."""
+    sixteenth = _power_of_two_from(-(-block_bytes // 16))
+    return max(16 * KIB, min(sixteenth, MIN_AUTO_CHUNK_BYTES), min(sixteenth // 2, 512 * KIB))
 
 
 def _power_of_two_from(n: int) -> int:

@@ -12,7 +12,9 @@ To add an algorithm, drop a file here, or write one anywhere that can be importe
 * ``cost(collective: str, n_ranks: int) -> Cost``: exactly what the schedule costs, as :attr:`Verified.cost` counts it, from
   any root.  ``auto`` leaves out candidates by this formula, so a wrong one is a ScheduleError when a schedule is built.
 
-Both call :func:`emu.collectives.schedule.require_collective` first.  ``tests/unit/test_conformance.py`` finds the file.
+One that asks how the ranks lie on the fabric has a last parameter ``layout: Layout | None = None`` in both, see
+:mod:`emu.collectives.layout`.  Both call :func:`emu.collectives.schedule.require_collective` first.
+``tests/unit/test_conformance.py`` finds the file.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from inspect import signature
 from types import ModuleType
 from typing import Final
 
 import emu.collectives
 from emu.collectives.call import ROOTED
+from emu.collectives.layout import Layout, flat
 from emu.collectives.schedule import Cost, Schedule, require_collective
 from emu.collectives.verify import verify
 from emu.errors import ConfigError, ScheduleError, fault
@@ -44,12 +48,18 @@ _building: Final = threading.RLock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """What an algorithm's module offers.  ``build(collective, n_ranks, root)``, ``cost(collective, n_ranks)``."""
+    """What an algorithm's module offers.  ``build(collective, n_ranks, root)``, ``cost(collective, n_ranks)``; with a layout
+    behind, where they ask for it."""
 
     name: str
     collectives: frozenset[str]
-    build: Callable[[str, int, int], Schedule]
-    cost: Callable[[str, int], Cost]
+    build: Callable[..., Schedule]
+    cost: Callable[..., Cost]
+
+    @property
+    def asks_layout(self) -> bool:
+        """Whether schedules differ by how the ranks lie on the fabric."""
+        return _asks(self.build)
 
 
 def collective_name(text: str) -> str:
@@ -73,12 +83,15 @@ def algorithms_for(collective: str) -> tuple[str, ...]:
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """By name, in any case (``"Ring"``), or by ``"module:function"``.  Raises ConfigError."""
+    """By name, in any case and spelling (``"Ring"``, ``"CollnetDirect"``), or by ``"module:function"``.  Raises ConfigError."""
     module_name, colon, function = name.partition(":")
     if colon:
         return _offered(load_module(module_name, f"algorithm {name!r}"), function, name)
     plain = name.lower().replace("-", "_")
     modules, faults = read_folder(emu.collectives)
+    if plain not in modules:
+        bare = plain.replace("_", "")
+        plain = next((known for known in modules if known.replace("_", "") == bare), plain)
     if plain in faults:
         raise ConfigError(f"algorithm {name!r}: {faults[plain]}")
     if plain not in modules:
@@ -89,23 +102,30 @@ def find_algorithm(name: str) -> Algorithm:
     return _offered(modules[plain], "build", plain)
 
 
-def schedule_for(collective: str, algorithm: str, n_ranks: int, root: int = 0) -> Schedule:
+@lru_cache
+def algorithm_name(text: str) -> str:
+    """``"CollnetDirect"`` -> ``"collnet_direct"``.  Raises ConfigError."""
+    return find_algorithm(text).name
+
+
+def schedule_for(collective: str, algorithm: str, n_ranks: int, root: int = 0, layout: Layout | None = None) -> Schedule:
     """The verified schedule, the same object for the same request while it is cached.
 
-    Names are taken as users write them.  ``root`` counts only where there is one.  Raises ConfigError for
+    Names are taken as users write them.  ``root`` counts only where there is one, ``layout`` for those who ask; None is
+    ranks of which nothing is known.  Raises ConfigError for
     what cannot be asked for and ScheduleError when the algorithm is wrong.  Of many threads that ask at once
     the first one builds and the others wait.
     """
     with _building:
-        return _as_written(collective, algorithm, n_ranks, root)
+        return _as_written(collective, algorithm, n_ranks, root, layout or flat(n_ranks))
 
 
-def cost_for(collective: str, algorithm: str, n_ranks: int) -> Cost:
+def cost_for(collective: str, algorithm: str, n_ranks: int, layout: Layout | None = None) -> Cost:
     """The algorithm's own formula for its steps and sent bytes.  Raises ConfigError."""
     name = collective_name(collective)
     if n_ranks < 1:
         raise ConfigError(f"{name} over {n_ranks} ranks: a collective needs 1 rank or more")
-    return _priced(_fitting(name, algorithm), name, n_ranks)
+    return _priced(_fitting(name, algorithm), name, layout or flat(n_ranks))
 
 
 def _fitting(collective: str, algorithm: str) -> Algorithm:
@@ -118,18 +138,19 @@ def _fitting(collective: str, algorithm: str) -> Algorithm:
 
 
 @lru_cache(maxsize=MAX_CACHED_SCHEDULES)
-def _as_written(collective: str, algorithm: str, n_ranks: int, root: int) -> Schedule:
+def _as_written(collective: str, algorithm: str, n_ranks: int, root: int, layout: Layout) -> Schedule:
     """Every call of a rank asks; what its words stand for is looked up once."""
     name = collective_name(collective)
-    return _schedule(name, _fitting(name, algorithm).name, n_ranks, root if name in ROOTED else 0)
+    found = _fitting(name, algorithm)
+    return _schedule(name, found.name, root if name in ROOTED else 0, layout if found.asks_layout else flat(n_ranks))
 
 
 @lru_cache(maxsize=MAX_CACHED_SCHEDULES)
-def _schedule(collective: str, algorithm: str, n_ranks: int, root: int) -> Schedule:
-    found = find_algorithm(algorithm)
+def _schedule(collective: str, algorithm: str, root: int, layout: Layout) -> Schedule:
+    found, n_ranks = find_algorithm(algorithm), layout.n_ranks
     over = f"{algorithm} {collective} over {n_ranks} ranks"
     try:
-        schedule: object = found.build(collective, n_ranks, root)
+        schedule: object = found.build(collective, n_ranks, root, *([layout] if found.asks_layout else ()))
     except ConfigError as error:
         raise ConfigError(f"algorithm {algorithm}: {error}") from None
     except Exception as error:
@@ -139,7 +160,7 @@ def _schedule(collective: str, algorithm: str, n_ranks: int, root: int) -> Sched
     made = (schedule.collective, schedule.n_ranks, schedule.root)
     if made != (collective, n_ranks, root):
         raise ScheduleError(f"{algorithm} was asked for {(collective, n_ranks, root)} and built {made}")
-    costs, says = verify(schedule).cost, _priced(found, collective, n_ranks)
+    costs, says = verify(schedule).cost, _priced(found, collective, layout)
     if costs != says:
         raise ScheduleError(
             f"{over}: it takes {costs.steps} steps and sends {costs.sent} S, but its cost() says {says.steps} and {says.sent} S"
@@ -147,10 +168,10 @@ def _schedule(collective: str, algorithm: str, n_ranks: int, root: int) -> Sched
     return schedule
 
 
-def _priced(algorithm: Algorithm, collective: str, n_ranks: int) -> Cost:
-    over = f"{algorithm.name} {collective} over {n_ranks} ranks"
+def _priced(algorithm: Algorithm, collective: str, layout: Layout) -> Cost:
+    over = f"{algorithm.name} {collective} over {layout.n_ranks} ranks"
     try:
-        cost: object = algorithm.cost(collective, n_ranks)
+        cost: object = algorithm.cost(collective, layout.n_ranks, *([layout] if _asks(algorithm.cost) else ()))
     except ConfigError:
         raise
     except Exception as error:
@@ -166,6 +187,11 @@ def _offered(module: ModuleType, function: str, name: str) -> Algorithm:
         raise ConfigError(f"algorithm {name!r}: {file_of(module)} has no {lacks}; define it there")
     offers = vars(module)
     return Algorithm(name=name, collectives=frozenset(offers["COLLECTIVES"]), build=offers[function], cost=offers["cost"])
+
+
+@lru_cache
+def _asks(function: Callable[..., object]) -> bool:
+    return "layout" in signature(function).parameters
 
 
 def _lacks(module: ModuleType, function: str) -> str:

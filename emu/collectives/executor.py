@@ -14,7 +14,7 @@ handed on as it is.  A block is written to the user's output once, by the last s
 
 A call of no elements sends nothing and completes at once; it does not synchronise.
 
-Not modelled here: the time a reduction or a launch takes on the accelerator.
+What a launch, a receipt, a copy or a reduction takes on the accelerator is the endpoint's (``fabric/device.py``).
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ import numpy as np
 
 from emu.collectives.call import PER_RANK, Call, chunk_elements, split
 from emu.collectives.program import Program
+from emu.collectives.recipe import Recipe
 from emu.collectives.reduce import DTYPES, Array, combine, finish, prepare, quiet
-from emu.collectives.schedule import StepKind
+from emu.collectives.schedule import CHUNKS_AHEAD, StepKind
 from emu.errors import EmuError
+from emu.fabric.account import ENDPOINT, FIRST_START_PS, LAST_RANK, LAST_START_PS, Account, by_cause, meet, opened, scaled
 from emu.fabric.frame import Frame
 
 SEND, RECV, COPY = int(StepKind.SEND), int(StepKind.RECV), int(StepKind.COPY)
@@ -49,6 +51,9 @@ class Port(Protocol):
         """Links on the way to a rank."""
         ...
 
+    def worked(self, operation: Operation, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
+        """A step wrote to the rank's own memory what no peer stored there, or reduced what came."""
+
     def consumed(self, frame: Frame, now_ps: int) -> None: ...
     def finished(self, operation: Operation, now_ps: int) -> None: ...
 
@@ -56,16 +61,22 @@ class Port(Protocol):
 class Operation:
     """One call on one rank, from its start to its completion.
 
-    ``members`` are the world ranks of the communicator; the program speaks of positions in it.
+    ``members`` are the world ranks of the communicator; the program speaks of positions in it, and behind them of
+    ``switches``, by their addresses, which ``recipe`` tells what to do.
     ``key`` finds the operation that a frame belongs to.  ``left_ps`` is when the last byte
     sent so far leaves the rank; the call completes when all steps have run and all has left.
+
+    ``account`` is that of the event that its steps run on (``trigger`` its frame, None at the start), ``left_account`` that
+    of ``left_ps``.  When it is complete ``split_ps`` says by cause where the time from ``submitted_ps`` went; and of the ranks it
+    depended on, ``last_rank`` is the one that started the call last, at ``last_start_ps``.
     """
 
     __slots__ = (
-        "_arrived", "_chunk", "_dtype", "_in_place", "_input", "_n_steps", "_output", "_ranges", "_remaining", "_total",
-        "_uniform", "_uses", "_values", "_where", "call", "channels", "communicator", "completed_ps", "held", "key", "left_ps",
-        "members", "n_chunks", "name", "number", "on_complete", "payload", "port", "position", "program", "receive_counts",
-        "send_counts", "started_ps",
+        "_arrived", "_chunk", "_dtype", "_in_place", "_input", "_n_steps", "_output", "_ranges", "_recipe", "_remaining",
+        "_total", "_uniform", "_uses", "_values", "_where", "account", "addresses", "behind_ps", "call", "channels",
+        "communicator", "completed_ps", "first_start_ps", "held", "key", "last_rank", "last_start_ps", "launch_ps",
+        "left_account", "left_ps", "left_with", "members", "n_chunks", "name", "number", "on_complete", "payload", "port",
+        "position", "program", "receive_counts", "send_counts", "split_ps", "started_ps", "submitted_ps", "trigger",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +86,7 @@ class Operation:
         program: Program,
         n_blocks: int,
         members: tuple[int, ...],
+        switches: tuple[int, ...] = (),
         position: int,
         communicator: int,
         number: int,
@@ -90,6 +102,7 @@ class Operation:
         self.call = call
         self.program = program
         self.members = members
+        self.addresses = members + switches if switches else members
         self.position = position
         self.communicator = communicator
         self.number = number
@@ -102,8 +115,20 @@ class Operation:
         self.channels = call.channels
         self.left_ps = 0
         self.held = 0
+        self._recipe = b""
+        self.submitted_ps = 0
+        self.launch_ps = 0  # what its launch took of the time since started_ps
+        self.behind_ps: tuple[int, ...] = ()
+        """The split of the call before it in its stream, where it waited for that one."""
         self.started_ps: int | None = None
         self.completed_ps: int | None = None
+        self.account: Account = []
+        self.trigger: Frame | None = None
+        self.left_account: Account = []
+        self.left_with: Frame | None = None
+        self.first_start_ps = self.last_start_ps = 0
+        self.last_rank = members[position]
+        self.split_ps: tuple[int, ...] = ()
         self.on_complete: Any = None
         self._dtype = DTYPES[call.dtype]
         self._input = input_array
@@ -131,6 +156,9 @@ class Operation:
         self.n_chunks = max(1, -(-longest // self._chunk))
         self._n_steps = len(program.kinds)
         self._remaining = program.n_dependencies * self.n_chunks
+        for chunk in range(CHUNKS_AHEAD, self.n_chunks if program.paced else 0):
+            for step in program.paced:
+                self._remaining[chunk * self._n_steps + step] += 1
         self._total = self._n_steps * self.n_chunks
         self._arrived: dict[int, Frame] = {}
         self._values: dict[tuple[int, int], Array] = {}
@@ -153,8 +181,11 @@ class Operation:
 
     def start(self, now_ps: int) -> None:
         """Run every step that depends on nothing."""
-        self.started_ps = now_ps
+        started_ps = now_ps - self.launch_ps
+        self.started_ps = started_ps
         self.left_ps = now_ps
+        self.account = self.left_account = opened(self.members[self.position], started_ps)
+        self.account[ENDPOINT] = self.launch_ps
         if self.payload and self._input is not None:
             for slot, block in self.program.initial:
                 for chunk in range(self.n_chunks):
@@ -169,11 +200,16 @@ class Operation:
         if not self._total:
             self._complete(now_ps)
             return
+        if self.program.untouched and not self._in_place:
+            kept = sum(self._length(slot, chunk) for slot, _ in self.program.untouched for chunk in range(self.n_chunks))
+            self.port.worked(self, kept * self.call.itemsize, 0, now_ps)
         roots = self.program.roots
         if len(roots) > 1:
             peers = self.program.peers
-            roots = sorted(roots, key=lambda step: -self.port.hops(self.members[peers[step]]))
-        self._run(deque((step, chunk) for chunk in range(self.n_chunks) for step in roots), now_ps)
+            roots = sorted(roots, key=lambda step: -self.port.hops(self.addresses[peers[step]]))
+        n_steps, remaining = self._n_steps, self._remaining
+        ready = deque((step, chunk) for chunk in range(self.n_chunks) for step in roots if not remaining[chunk * n_steps + step])
+        self._run(ready, now_ps)
 
     def expects(self, frame: Frame) -> bool:
         """Whether a frame of the same call is as long as what this rank waits for; only alltoallv's may differ."""
@@ -184,16 +220,43 @@ class Operation:
 
     def receive(self, frame: Frame, now_ps: int) -> None:
         """The tail of a message's chunk is here."""
+        account, known = frame.account, self.account
+        if (
+            account[LAST_START_PS] != known[LAST_START_PS]
+            or account[FIRST_START_PS] != known[FIRST_START_PS]
+            or account[LAST_RANK] != known[LAST_RANK]
+        ):
+            meet(account, known)
         step = self.program.receive_steps[self._position_of(frame), frame.message]
         chunk = frame.chunk
         self._arrived[chunk * self._n_steps + step] = frame
         if self._remaining[chunk * self._n_steps + step] == 0:
+            if now_ps != (self.started_ps or 0) + self.launch_ps:
+                self.account, self.trigger = account, frame
             self._run(deque(((step, chunk),)), now_ps)
 
     def _position_of(self, frame: Frame) -> int:
         if not self._where:
-            self._where = {rank: position for position, rank in enumerate(self.members)}
+            self._where = {rank: position for position, rank in enumerate(self.addresses)}
         return self._where[frame.source_rank]
+
+    def leaves(self, frame: Frame, left_ps: int) -> None:
+        """The last byte of a frame leaves this rank at ``left_ps``; its account is as of then."""
+        if left_ps >= self.left_ps:
+            self.left_ps = left_ps
+            self.left_account, self.left_with = frame.account[:], frame
+
+    def busy(self, until_ps: int, now_ps: int) -> None:
+        """The rank works for this call until then."""
+        if until_ps >= self.left_ps:
+            self.left_ps = until_ps
+            self.left_account, self.left_with = self.account[:], self.trigger
+            self.left_account[ENDPOINT] += until_ps - now_ps
+
+    def ends_with(self, frame: Frame) -> bool:
+        """Whether no step waits for this message: it is stored and kept."""
+        step = self.program.receive_steps[self._position_of(frame), frame.message]
+        return self.program.kinds[step] == RECV and not self.program.dependents[step]
 
     def released(self, now_ps: int) -> None:
         """A message that waited for credit has been sent."""
@@ -202,17 +265,28 @@ class Operation:
             self._complete(now_ps)
 
     def waits_for(self) -> tuple[int, ...]:
-        """World ranks whose messages (or credits) this operation lacks, for explaining a stall."""
+        """World ranks whose messages (or credits) this operation lacks, for explaining a stall; behind a switch all are."""
         program, n = self.program, self._n_steps
         lacking = {
-            self.members[program.peers[step]]
+            program.peers[step]
             for chunk in range(self.n_chunks)
             for step in range(n)
             if program.kinds[step] in (RECV, RECV_REDUCE)
             and self._remaining[chunk * n + step] == 0
             and not self._is_done(step, chunk)
         }
-        return tuple(sorted(lacking))
+        if any(peer >= len(self.members) for peer in lacking):
+            return tuple(sorted(rank for rank in self.members if rank != self.members[self.position]))
+        return tuple(sorted(self.members[peer] for peer in lacking))
+
+    @property
+    def recipe(self) -> bytes:
+        """What a switch must know of this call."""
+        if not self._recipe:
+            call = self.call
+            recipe = Recipe(call.collective, call.algorithm, call.root or 0, call.op or "sum", call.dtype, self.members)
+            self._recipe = recipe.packed()
+        return self._recipe
 
     def _is_done(self, step: int, chunk: int) -> bool:
         return self._remaining[chunk * self._n_steps + step] < 0
@@ -230,7 +304,7 @@ class Operation:
                 n_bytes = self._message_bytes(step, chunk)
                 if n_bytes or barrier:
                     values = self._outgoing(step, chunk) if self.payload and n_bytes else None
-                    peer = self.members[program.peers[step]]
+                    peer = self.addresses[program.peers[step]]
                     self.port.send(self, peer, program.ordinals[step], chunk, n_bytes, values, now_ps)
             elif kind == COPY:
                 if self.payload:
@@ -238,6 +312,7 @@ class Operation:
                     value = self._values.get((source, chunk))
                     if value is not None:
                         self._values[target, chunk] = value
+                self.port.worked(self, self._length(program.slots[step][0], chunk) * self.call.itemsize, 0, now_ps)
             else:
                 n_bytes = self._message_bytes(step, chunk)
                 if n_bytes or barrier:
@@ -247,6 +322,9 @@ class Operation:
                     if self.payload and n_bytes:
                         self._incoming(step, chunk, frame.payload, kind == RECV_REDUCE)
                     self.port.consumed(frame, now_ps)
+                    if kind == RECV_REDUCE:
+                        written = sum(self._length(slot, chunk) for slot, _ in program.final_writes[step])
+                        self.port.worked(self, written * self.call.itemsize, n_bytes, now_ps)
             base = chunk * n_steps
             remaining[base + step] = -1
             self._total -= 1
@@ -259,14 +337,29 @@ class Operation:
                 remaining[base + later] -= 1
                 if remaining[base + later] == 0:
                     ready.append((later, chunk))
+            if program.releases and chunk + CHUNKS_AHEAD < self.n_chunks:
+                base += CHUNKS_AHEAD * n_steps
+                for later in program.releases[step]:
+                    remaining[base + later] -= 1
+                    if remaining[base + later] == 0:
+                        ready.append((later, chunk + CHUNKS_AHEAD))
         if self._total == 0 and self.held == 0 and self.completed_ps is None:
             self._complete(now_ps)
 
     def _complete(self, now_ps: int) -> None:
-        self.completed_ps = max(now_ps, self.left_ps)
+        self.completed_ps = completed_ps = max(now_ps, self.left_ps)
+        self.first_start_ps, self.last_start_ps = self.account[FIRST_START_PS], self.account[LAST_START_PS]
+        self.last_rank = self.account[LAST_RANK]
+        if self.left_ps >= now_ps:
+            self.account, self.trigger = self.left_account, self.left_with
+        started_ps = now_ps if self.started_ps is None else self.started_ps
+        self.split_ps = by_cause(self.account, started_ps, completed_ps)
+        if started_ps > self.submitted_ps and self.behind_ps:
+            waited = scaled(self.behind_ps, started_ps - self.submitted_ps)
+            self.split_ps = tuple(sum(both) for both in zip(waited, self.split_ps, strict=True))
         self._values.clear()
         self._input = self._output = None
-        self.port.finished(self, self.completed_ps)
+        self.port.finished(self, completed_ps)
 
     # -- payload -------------------------------------------------------------------------------
 
@@ -342,6 +435,9 @@ class _Nowhere:
         raise EmuError("an operation ran before it was submitted")
 
     def hops(self, peer: int) -> int:
+        raise EmuError("an operation ran before it was submitted")
+
+    def worked(self, operation: Operation, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
         raise EmuError("an operation ran before it was submitted")
 
     def consumed(self, frame: Any, now_ps: int) -> None:

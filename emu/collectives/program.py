@@ -11,7 +11,8 @@ from functools import lru_cache
 from threading import Lock
 from typing import NamedTuple
 
-from emu.collectives.schedule import Schedule, Step, StepKind
+from emu.collectives.schedule import Schedule, Step, StepKind, Unit
+from emu.errors import ScheduleError
 
 _counting = Lock()
 
@@ -25,8 +26,8 @@ class Program:
     """
 
     __slots__ = (
-        "dependents", "final_writes", "initial", "kinds", "n_dependencies", "ordinals", "peers",
-        "receive_steps", "roots", "slots", "touches",
+        "dependents", "final_writes", "initial", "kinds", "n_dependencies", "ordinals", "paced", "peers",
+        "receive_steps", "releases", "roots", "slots", "touches",
         "untouched",
     )  # fmt: skip
 
@@ -64,6 +65,8 @@ class Program:
             before = {writer[slot] for slot in (*reads, *writes) if slot in writer}
             for slot in writes:
                 before.update(readers[slot])
+            if step.after >= 0:
+                before.add(step.after)
             before.discard(index)
             for slot in reads:
                 readers[slot].append(index)
@@ -76,6 +79,12 @@ class Program:
                 self.dependents[earlier].append(index)
             self.n_dependencies.append(len(before))
             self.ordinals.append(ordinal)
+        self.paced = tuple(index for index, step in enumerate(steps) if step.behind >= 0)
+        """Steps that wait for what became of an earlier chunk."""
+        self.releases: list[list[int]] = [[] for _ in steps] if self.paced else []
+        """Per step the paced ones of a later chunk that wait for it."""
+        for index in self.paced:
+            self.releases[steps[index].behind].append(index)
         self.roots = [index for index, count in enumerate(self.n_dependencies) if count == 0]
         final = schedule.final[rank]
         self.final_writes: list[tuple[tuple[int, int], ...]] = [() for _ in steps]
@@ -86,6 +95,35 @@ class Program:
         """(slot, block) of the output that no step writes: they end as the input's value."""
         self.touches: dict[int, int] = dict(touches)
         """How many steps use a slot: after the last of them its value is dropped, so that received buffers are freed early."""
+
+
+def units(schedule: Schedule, switch: int) -> tuple[Unit, ...]:
+    """The units of a switch's program, in order: each a receive, receives that reduce, and sends, all of the same slots.
+
+    Raises ScheduleError for any other program.
+    """
+    found: list[Unit] = []
+    counts: defaultdict[tuple[bool, int], int] = defaultdict(int)
+    slots: tuple[int, ...] = ()
+    for index, (kind, peer, names, *_) in enumerate(schedule.programs[switch]):
+        sends = kind == StepKind.SEND
+        message = peer, counts[sends, peer]
+        counts[sends, peer] += 1
+        if kind == StepKind.RECV:
+            slots = names
+            found.append(Unit((message,), ()))
+            continue
+        fits = bool(found) and names == slots and (sends or (kind == StepKind.RECV_REDUCE and not found[-1].outputs))
+        if not fits:
+            raise ScheduleError(
+                f"{schedule.algorithm} {schedule.collective}: switch {switch}, step {index}: a switch receives, reduces what"
+                " else it receives into the same slots, and sends them on; nothing else"
+            )
+        inputs, outputs = found[-1]
+        found[-1] = Unit(inputs, (*outputs, message)) if sends else Unit((*inputs, message), outputs)
+    if any(not unit.outputs for unit in found):
+        raise ScheduleError(f"{schedule.algorithm} {schedule.collective}: switch {switch} receives what it never sends on")
+    return tuple(found)
 
 
 class _Held:

@@ -13,8 +13,12 @@ it, so a copy is free and a send can never see a later write.
 
 The executor cuts blocks into chunks and runs the same program for every chunk,
 as a dataflow: a step may run as soon as the steps it depends on (earlier steps
-of the program that touch its slots) have run.  The k-th send from p to q meets
+of the program that touch its slots, and the one that it names) have run.  The k-th send from p to q meets
 the k-th receive at q from p.
+
+Switches that combine and multicast are participants too, numbered after the ranks.  The program of a switch is made of
+*units* (:class:`Unit`): what is to come, reduced in this order, goes out to some; each unit is on its own, and holds no
+slot beyond it.
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from emu.errors import ConfigError
+
+CHUNKS_AHEAD = 4
+"""How many chunks a paced step may be ahead: they fill the links while a result comes back."""
 
 
 class StepKind(IntEnum):
@@ -43,11 +50,25 @@ class Step(NamedTuple):
     kind: StepKind
     peer: int
     slots: tuple[int, ...]
+    after: int = -1
+    """An earlier step of the program that must have run, whatever its slots; -1 is none."""
+    behind: int = -1
+    """A step of the program that must have run for the chunk :data:`CHUNKS_AHEAD` before; -1 is none."""
+
+
+class Unit(NamedTuple):
+    """One combination at a switch: the values from ``inputs`` are reduced in their order and go to ``outputs``.
+
+    Both as (participant, its how many-th message to, or from, this switch).
+    """
+
+    inputs: tuple[tuple[int, int], ...]
+    outputs: tuple[tuple[int, int], ...]
 
 
 class Cost(NamedTuple):
-    """``steps``: messages on the longest dependent chain.  ``sent``: the largest number of
-    bytes that any one rank sends, over S (nccl-tests' size column)."""
+    """``steps``: messages on the longest dependent chain, from rank to rank, through switches or not.  ``sent``: the largest
+    number of bytes that any one rank sends, over S (nccl-tests' size column)."""
 
     steps: int
     sent: Fraction
@@ -67,6 +88,10 @@ class Schedule:
     """Per rank: slot -> block of the input buffer."""
     final: tuple[dict[int, int], ...]
     """Per rank: slot -> block of the output buffer."""
+    n_switches: int = 0
+    """Programs behind those of the ranks."""
+    is_paced: bool = False
+    """Whether steps wait for what became of earlier chunks, so that small and many chunks are best."""
 
 
 class Message(NamedTuple):
@@ -84,7 +109,7 @@ class Builder:
     Raises ConfigError for a number of ranks or a root that cannot be.
     """
 
-    def __init__(self, collective: str, algorithm: str, n_ranks: int, n_blocks: int, root: int = 0) -> None:
+    def __init__(self, collective: str, algorithm: str, n_ranks: int, n_blocks: int, root: int = 0, n_switches: int = 0) -> None:
         if n_ranks < 1:
             raise ConfigError(f"{collective} over {n_ranks} ranks: a collective needs 1 rank or more")
         if not 0 <= root < n_ranks:
@@ -94,7 +119,9 @@ class Builder:
         self.n_ranks = n_ranks
         self.n_blocks = n_blocks
         self.root = root
-        self._programs: list[list[Step]] = [[] for _ in range(n_ranks)]
+        self.n_switches = n_switches
+        self._is_paced = False
+        self._programs: list[list[Step]] = [[] for _ in range(n_ranks + n_switches)]
 
     def send(
         self,
@@ -109,6 +136,46 @@ class Builder:
         self._programs[source].append(Step(StepKind.SEND, target, slots))
         kind = StepKind.RECV_REDUCE if reduce else StepKind.RECV
         self._programs[target].append(Step(kind, source, slots if into is None else into))
+
+    def combine(self, switch: int, inputs: tuple[int, ...], outputs: tuple[int, ...], slots: tuple[int, ...]) -> None:
+        """At ``switch`` the slots of the ``inputs`` are reduced and sent to the ``outputs``, into the same slots.
+
+        Other switches among them write their side of it themselves.
+        """
+        at_switch = self._programs[switch]
+        for number, source in enumerate(inputs):
+            if source < self.n_ranks:
+                self._programs[source].append(Step(StepKind.SEND, switch, slots))
+            at_switch.append(Step(StepKind.RECV_REDUCE if number else StepKind.RECV, source, slots))
+        for target in outputs:
+            at_switch.append(Step(StepKind.SEND, target, slots))
+        for target in outputs:
+            if target < self.n_ranks:
+                self._programs[target].append(Step(StepKind.RECV, switch, slots))
+
+    def in_turn(self) -> None:
+        """Rounds wait for each other: every send, of those written so far, for the receive before it."""
+        for program in self._programs:
+            last = -1
+            for index, step in enumerate(program):
+                if step.kind == StepKind.SEND:
+                    program[index] = step._replace(after=last)
+                elif step.kind != StepKind.COPY:
+                    last = index
+
+    def pace(self) -> None:
+        """A rank sends a slot for the first time only when it has what became of it some chunks before.
+
+        Else all of it would queue on the rank's link before the first result does.
+        """
+        self._is_paced = True
+        for program in self._programs[: self.n_ranks]:
+            last = {slot: index for index, step in enumerate(program) if step.kind == StepKind.RECV for slot in step.slots}
+            seen: set[int] = set()
+            for index, step in enumerate(program):
+                if step.kind == StepKind.SEND and seen.isdisjoint(step.slots):
+                    program[index] = step._replace(behind=max(last.get(slot, -1) for slot in step.slots))
+                seen.update(step.slots)
 
     def exchange(self, messages: Iterable[Message], *, reduce: bool = False) -> None:
         """One round: each rank's sends stand before its receives, so that nothing sent is what the round brings."""
@@ -138,6 +205,8 @@ class Builder:
             programs=tuple(tuple(program) for program in self._programs),
             initial=tuple(initial),
             final=tuple(final),
+            n_switches=self.n_switches,
+            is_paced=self._is_paced,
         )
 
 

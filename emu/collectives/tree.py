@@ -1,6 +1,6 @@
 """Tree: a double binary tree, each tree carrying half of the data.
 
-    collective    steps             sent by a rank              time, when pipelined
+    collective    steps             sent by a rank              time, when pipelined; one rank a node
     all_reduce    2 ceil(log2 n)    2 S  (S, 3/2 S for n=2, 3)  2 log2(n) a + 2 S b + S g
     broadcast     ceil(log2 n)      S                           log2(n) a + S b
     reduce        ceil(log2 n)      S                           log2(n) a + S (b + g)
@@ -9,10 +9,13 @@ No rank but a root has children in both trees, so that sending is spread: in an
 all-reduce a rank sends half of S to its parent in either tree and to each of its
 two children in one of them.
 
-All-reduce uses NCCL's trees (src/graph/trees.cc) with one rank per node.  In the
-first, rank 0 is the root and has one child; in the others the lowest set bit of
-the rank sets its height.  The second is the first shifted by one rank when n is
-odd, and mirrored when n is even.
+All-reduce uses NCCL's trees (src/graph/trees.cc), which are over nodes.  In the
+first, node 0 is the root and has one child; in the others the lowest set bit of
+the node's number sets its height.  The second is the first shifted by one when their number is
+odd, and mirrored when it is even.  Inside a node its g ranks are a chain: the head is joined to the node's parent and its
+first child, the second rank to the second child (NCCL's balanced tree).  There is a pair of trees for each of g shares of
+the data, and in the c-th all chains begin at their nodes' c-th ranks, so that every rank's link into the network carries
+its part: S/g over two nodes, up to 2 S/g over more.  On one node the chain is all there is: g-1 steps each way.
 
 NCCL has no tree for broadcast and reduce, and its two trees have different
 roots.  Here the root plays rank 0 in both, and the same pairing is made over the
@@ -21,15 +24,16 @@ they are in the first tree; in the second mirrored when n-1 is even, and shifted
 by one when it is odd.
 
 Sources: Sanders, Speck and Traff, "Two-tree algorithms for full bandwidth
-broadcast, reduction and scan", Parallel Computing 35 (2009); NCCL 2.4.  Not
-modelled: NCCL's chain inside a node.
+broadcast, reduction and scan", Parallel Computing 35 (2009); NCCL 2.4.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
+from emu.collectives.layout import Layout, flat
 from emu.collectives.schedule import Builder, Cost, Schedule, require_collective
 
 COLLECTIVES = frozenset({"all_reduce", "broadcast", "reduce"})
@@ -85,38 +89,76 @@ def _other(names: list[int]) -> list[int]:
     return names[::-1] if len(names) % 2 == 0 else names[1:] + names[:1]
 
 
-def build(collective: str, n_ranks: int, root: int = 0) -> Schedule:
+def all_reduce_trees(layout: Layout) -> tuple[Tree, ...]:
+    """NCCL's trees over the nodes, with the ranks' chains: two for each share of the data."""
+    nodes = layout.nodes
+    size = len(nodes[0]) if layout.rails else 1
+    return tuple(
+        with_chains(tree, [node[share:] + node[:share] for node in nodes], layout.n_ranks)
+        for share in range(size)
+        for tree in double_tree(len(nodes))
+    )
+
+
+def with_chains(tree: Tree, chains: list[tuple[int, ...]], n_ranks: int) -> Tree:
+    """A tree over ranks from one over nodes: a chain's first rank has the parent and the first child, its second the others."""
+    children: list[tuple[int, ...]] = [()] * n_ranks
+    for chain, below in zip(chains, tree.children, strict=True):
+        for rank, following in pairwise(chain):
+            children[rank] = (following,)
+        for number, child in enumerate(below):
+            children[chain[min(number, len(chain) - 1)]] += (chains[child][0],)
+    return Tree(chains[tree.root][0], tuple(children))
+
+
+def build(collective: str, n_ranks: int, root: int = 0, layout: Layout | None = None) -> Schedule:
     """Any number of ranks.  Raises ConfigError."""
     require_collective(collective, "tree", COLLECTIVES)
-    builder = Builder(collective, "tree", n_ranks, 2, root)
-    trees = double_tree(n_ranks) if collective == "all_reduce" else rooted_double_tree(n_ranks, root)
+    if collective == "all_reduce" and n_ranks > 0:
+        trees = all_reduce_trees(layout or flat(n_ranks))
+    else:
+        trees = rooted_double_tree(n_ranks, root)
+    builder = Builder(collective, "tree", n_ranks, len(trees), root)
     if collective in ("all_reduce", "reduce"):
         for block, tree in enumerate(trees):
-            _reduce(builder, tree, tree.root, block)
+            reduce(builder, tree, block)
     if collective in ("all_reduce", "broadcast"):
         for block, tree in enumerate(trees):
-            _broadcast(builder, tree, tree.root, block)
+            broadcast(builder, tree, block)
     return builder.build()
 
 
+def reduce(builder: Builder, tree: Tree, block: int) -> None:
+    """The block up to the root from all below it."""
+    _reduce(builder, tree, tree.root, block)
+
+
+def broadcast(builder: Builder, tree: Tree, block: int) -> None:
+    """The block down from the root to all below it."""
+    _broadcast(builder, tree, tree.root, block)
+
+
 def _reduce(builder: Builder, tree: Tree, rank: int, block: int) -> None:
-    """The block up to ``rank`` from all below it."""
     for child in tree.children[rank]:
         _reduce(builder, tree, child, block)
         builder.send(child, rank, (block,), reduce=True)
 
 
 def _broadcast(builder: Builder, tree: Tree, rank: int, block: int) -> None:
-    """The block down from ``rank`` to all below it."""
     for child in tree.children[rank]:
         builder.send(rank, child, (block,))
         _broadcast(builder, tree, child, block)
 
 
-def cost(collective: str, n_ranks: int) -> Cost:
-    """Steps and sent bytes over S, as in the module's table."""
+def cost(collective: str, n_ranks: int, layout: Layout | None = None) -> Cost:
+    """Steps and sent bytes over S: the module's table with one rank a node, else counted on the trees."""
     require_collective(collective, "tree", COLLECTIVES)
-    height = (n_ranks - 1).bit_length()
-    if collective == "all_reduce":
-        return Cost(2 * height, Fraction(min(n_ranks, 4) if n_ranks > 1 else 0, 2))
-    return Cost(height, Fraction(min(n_ranks - 1, 1)))
+    if collective != "all_reduce":
+        return Cost((n_ranks - 1).bit_length(), Fraction(min(n_ranks - 1, 1)))
+    trees = all_reduce_trees(layout or flat(n_ranks))
+    sent = max(sum(len(tree.children[rank]) + (rank != tree.root) for tree in trees) for rank in range(n_ranks))
+    return Cost(2 * max(_height(tree, tree.root) for tree in trees), Fraction(sent, len(trees)))
+
+
+def _height(tree: Tree, rank: int) -> int:
+    return max((1 + _height(tree, child) for child in tree.children[rank]), default=0)

@@ -16,6 +16,9 @@ that are not what the collective promises.  Where blocks differ in length
 slot, so there each slot may only ever hold the one block that
 :func:`emu.collectives.schedule.placement` gives it.
 
+A switch contributes nothing, and its program must fall into units (:func:`emu.collectives.program.units`).  A message to
+a switch is half a step of a chain: it counts when it has come to a rank.
+
 In a barrier a value is the set of ranks known to have come, and a receive adds to it.
 """
 
@@ -27,6 +30,7 @@ from fractions import Fraction
 from typing import NamedTuple, NoReturn
 
 from emu.collectives.call import PER_RANK
+from emu.collectives.program import units
 from emu.collectives.schedule import Cost, Schedule, Step, StepKind
 from emu.errors import ScheduleError
 
@@ -69,22 +73,29 @@ class _Run:
         self.schedule = schedule
         self.n = n
         self.barrier = schedule.collective == "barrier"
-        for name in ("programs", "initial", "final"):
-            if len(getattr(schedule, name)) != n:
-                self.fail(f"{name} are given for {len(getattr(schedule, name))} of {n} ranks")
+        self.n_participants = n + schedule.n_switches
+        for name, wanted in (("programs", self.n_participants), ("initial", n), ("final", n)):
+            if len(getattr(schedule, name)) != wanted:
+                self.fail(f"{name} are given for {len(getattr(schedule, name))} of {wanted} ranks")
         if schedule.n_blocks < 1 or (schedule.collective in (*PER_RANK, "alltoallv") and schedule.n_blocks != n):
             self.fail(f"{schedule.n_blocks} blocks; it needs 1 or more, and n where counts are per rank or per peer")
-        self.fixed = [fixed_blocks(schedule, rank) for rank in range(n)]
-        self.slots: list[dict[int, Value]] = [self._start(rank) for rank in range(n)]
-        self.read_at: list[dict[int, int]] = [{} for _ in range(n)]
-        """Depth at which a message of several slots has read a slot: a later write must wait for it."""
+        everyone = range(self.n_participants)
+        self.fixed = [fixed_blocks(schedule, rank) for rank in everyone]
+        self.slots: list[dict[int, Value]] = [self._start(rank) if rank < n else {} for rank in everyone]
+        for switch in everyone[n:]:
+            units(schedule, switch)
+        self.read_at: list[dict[int, int]] = [{} for _ in everyone]
+        """Depth at which a message has read a slot that was older than its depth: a later write must wait for it."""
         self.channels: defaultdict[int, list[tuple[int, tuple[Value, ...]]]] = defaultdict(list)
-        """source * n + target -> messages under way, each with the depth at which it was sent."""
-        self.ready = list(range(n))
-        self.position = [0] * n
-        self.waiting_for = [-1] * n
-        self.n_messages = [0] * n
-        self.sent_slots = [0] * n
+        """source * participants + target -> messages under way, each with the depth at which it was sent."""
+        self.ran_at: list[dict[int, int]] = [{} for _ in everyone]
+        """Depth at which a receive ran that another step names."""
+        self.named = [{step.after for step in program if step.after >= 0} for program in schedule.programs]
+        self.ready = list(everyone)
+        self.position = [0] * len(everyone)
+        self.waiting_for = [-1] * len(everyone)
+        self.n_messages = [0] * len(everyone)
+        self.sent_slots = [0] * len(everyone)
         self.longest_chain = 0
 
     def fail(self, what: str) -> NoReturn:
@@ -116,13 +127,13 @@ class _Run:
                 self.fail_at(rank, f"waits for ever; ranks that do: {self._stuck()}")
         for channel, messages in self.channels.items():
             if messages:
-                source, target = divmod(channel, self.n)
+                source, target = divmod(channel, self.n_participants)
                 self.fail(f"rank {target} never receives {len(messages)} of the messages from rank {source}")
         for rank in range(self.n):
             self._check_output(rank)
         return Verified(
-            n_messages=tuple(self.n_messages),
-            sent_blocks=(0,) * self.n if self.barrier else tuple(self.sent_slots),
+            n_messages=tuple(self.n_messages[: self.n]),
+            sent_blocks=(0,) * self.n if self.barrier else tuple(self.sent_slots[: self.n]),
             longest_chain=self.longest_chain,
             n_blocks=self.schedule.n_blocks,
         )
@@ -133,17 +144,19 @@ class _Run:
 
     def _advance(self, rank: int) -> None:
         """Run a rank until its program ends or a message is missing."""
-        n, program = self.n, self.schedule.programs[rank]
+        n, program = self.n_participants, self.schedule.programs[rank]
         send, receive, reduce, copy = map(int, (StepKind.SEND, StepKind.RECV, StepKind.RECV_REDUCE, StepKind.COPY))
         for index in range(self.position[rank], len(program)):
             self.position[rank] = index
-            kind, peer, names = program[index]
+            kind, peer, names, after, behind = program[index]
+            if after >= index or behind >= len(program):
+                self.fail_at(rank, f"it waits for step {max(after, behind)}, which is not there, or not before it")
             if kind == copy:
                 self._copy(rank, peer, names)
             elif not 0 <= peer < n or peer == rank:
                 self.fail_at(rank, f"peer {peer} is not another rank from 0 to {n - 1}")
             elif kind == send:
-                self._send(rank, peer, names)
+                self._send(rank, peer, names, self.ran_at[rank].get(after, 0))
             elif kind not in (receive, reduce):
                 self.fail_at(rank, f"{kind} is not a kind of step")
             elif not self._receive(rank, peer, names, kind == reduce):
@@ -151,7 +164,7 @@ class _Run:
                 return
         self.position[rank] = len(program)
 
-    def _send(self, rank: int, peer: int, names: tuple[int, ...]) -> None:
+    def _send(self, rank: int, peer: int, names: tuple[int, ...], depth_before: int) -> None:
         slots, read_at = self.slots[rank], self.read_at[rank]
         if not names:
             self.fail_at(rank, "a message has one slot or more")
@@ -160,11 +173,11 @@ class _Run:
         except KeyError as error:
             self.fail_at(rank, f"slot {error.args[0]} is empty")
         depth = values[0].depth
-        if len(values) > 1:
-            depth = max(value.depth for value in values)
+        if len(values) > 1 or depth_before > depth:
+            depth = max(depth_before, *(value.depth for value in values))
             for name in names:
                 read_at[name] = max(depth, read_at.get(name, 0))
-        self.channels[rank * self.n + peer].append((depth, values))
+        self.channels[rank * self.n_participants + peer].append((depth, values))
         self.n_messages[rank] += 1
         self.sent_slots[rank] += len(names)
         if self.waiting_for[peer] == rank:
@@ -173,7 +186,7 @@ class _Run:
 
     def _receive(self, rank: int, peer: int, names: tuple[int, ...], reduce: bool) -> bool:
         """False while there is no message."""
-        queue = self.channels[peer * self.n + rank]
+        queue = self.channels[peer * self.n_participants + rank]
         if not queue:
             return False
         slots, read_at, fixed = self.slots[rank], self.read_at[rank], self.fixed[rank]
@@ -182,7 +195,7 @@ class _Run:
             self.fail_at(rank, f"the message has {len(values)} slots")
         if len(names) > 1 and len(set(names)) < len(names):
             self.fail_at(rank, "a slot is named twice")
-        depth = sent_at + 1
+        depth = sent_at + (rank < self.n)
         for name in names:
             if name in slots and slots[name].depth > depth:
                 depth = slots[name].depth
@@ -203,6 +216,8 @@ class _Run:
             if fixed is not None and fixed.get(name) != identity:
                 self.fail_at(rank, f"slot {name} cannot hold block {identity}: blocks differ in length")
             slots[name] = Value(identity, mask, depth)
+        if self.position[rank] in self.named[rank]:
+            self.ran_at[rank][self.position[rank]] = depth
         if depth > self.longest_chain:
             self.longest_chain = depth
         return True

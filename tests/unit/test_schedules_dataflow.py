@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from emu.collectives.catalogue import COLLECTIVES, algorithms_for, find_algorithm
+from emu.collectives.catalogue import COLLECTIVES, algorithms_for, schedule_for
 from emu.collectives.schedule import Schedule, Step, StepKind
 from emu.collectives.verify import input_blocks, output_blocks
-from emu.testing import algorithms_over
+from emu.testing import layouts_over
 
 PAIRS = [(algorithm, collective) for collective in COLLECTIVES for algorithm in algorithms_for(collective)]
 Value = tuple[int, object]
@@ -44,6 +44,7 @@ def run_in_random_order(schedule: Schedule, seed: int) -> list[dict[int, Value]]
         {slot: (input_blocks(schedule, rank)[block], rank) for slot, block in schedule.initial[rank].items()}
         for rank in range(schedule.n_ranks)
     ]
+    slots += [{} for _ in range(schedule.n_switches)]
     messages: dict[tuple[int, int, int], tuple[Value, ...]] = {}
     pending: set[tuple[int, int]] = set()
     before: dict[tuple[int, int], set[tuple[int, int]]] = {}
@@ -51,7 +52,7 @@ def run_in_random_order(schedule: Schedule, seed: int) -> list[dict[int, Value]]
     for rank, program in enumerate(schedule.programs):
         seen: defaultdict[tuple[bool, int], int] = defaultdict(int)
         for index, step in enumerate(program):
-            before[rank, index] = {(rank, i) for i in range(index) if must_follow(program[i], step)}
+            before[rank, index] = {(rank, i) for i in range(index) if i == step.after or must_follow(program[i], step)}
             key = (step.kind == StepKind.SEND, step.peer)
             ordinal[rank, index] = seen[key]
             seen[key] += 1
@@ -59,13 +60,13 @@ def run_in_random_order(schedule: Schedule, seed: int) -> list[dict[int, Value]]
     while pending:
         ready = []
         for rank, index in sorted(pending):
-            kind, peer, _ = schedule.programs[rank][index]
+            kind, peer, *_ = schedule.programs[rank][index]
             has_message = kind in (StepKind.SEND, StepKind.COPY) or (peer, rank, ordinal[rank, index]) in messages
             if has_message and not before[rank, index] & pending:
                 ready.append((rank, index))
         assert ready, "deadlock"
         for rank, index in draw.sample(ready, draw.randint(1, len(ready))):
-            kind, peer, names = schedule.programs[rank][index]
+            kind, peer, names, *_ = schedule.programs[rank][index]
             mine = slots[rank]
             if kind == StepKind.SEND:
                 messages[rank, peer, ordinal[rank, index]] = tuple(mine[name] for name in names)
@@ -84,8 +85,9 @@ def run_in_random_order(schedule: Schedule, seed: int) -> list[dict[int, Value]]
 @given(n_ranks=st.integers(2, 6), seed=st.integers(0, 1 << 20))
 def test_any_order_gives_the_same_bits_everywhere(algorithm: str, collective: str, n_ranks: int, seed: int) -> None:
     """Whatever order messages arrive in, a run ends, with the promised blocks, reduced in one and the same order."""
-    assume(algorithm in algorithms_over(collective, n_ranks))
-    schedule = find_algorithm(algorithm).build(collective, n_ranks, seed % n_ranks if collective != "barrier" else 0)
+    layouts = layouts_over(collective, algorithm, n_ranks)
+    assume(layouts)
+    schedule = schedule_for(collective, algorithm, n_ranks, seed % n_ranks, layouts[seed % len(layouts)])
     outputs = run_in_random_order(schedule, seed)
     assert outputs == run_in_random_order(schedule, seed + 1)
     for rank, output in enumerate(outputs):

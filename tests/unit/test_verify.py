@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from emu.collectives.catalogue import COLLECTIVES, algorithms_for, find_algorithm
+from emu.collectives.catalogue import COLLECTIVES, algorithms_for, schedule_for
 from emu.collectives.schedule import Builder, Cost, Message, Schedule, Step, StepKind
 from emu.collectives.verify import verify
 from emu.errors import ScheduleError
-from emu.testing import algorithms_over
+from emu.testing import layouts_over
 
 PAIRS = [(algorithm, collective) for collective in COLLECTIVES for algorithm in algorithms_for(collective)]
 
@@ -205,11 +205,12 @@ def test_chain_waits_for_copies() -> None:
 @given(data=st.data())
 def test_no_step_is_superfluous(algorithm: str, collective: str, data: st.DataObject) -> None:
     """Whichever step is left out of a correct schedule, the verifier notices."""
-    n_ranks = data.draw(st.integers(2, 9))
-    assume(algorithm in algorithms_over(collective, n_ranks))
-    schedule = find_algorithm(algorithm).build(collective, n_ranks, 0)
-    rank = data.draw(st.sampled_from([rank for rank in range(n_ranks) if schedule.programs[rank]]))
-    program = schedule.programs[rank]
+    layouts = layouts_over(collective, algorithm, data.draw(st.integers(2, 9)))
+    assume(layouts)
+    layout = data.draw(st.sampled_from(layouts))
+    schedule = schedule_for(collective, algorithm, layout.n_ranks, 0, layout)
+    rank = data.draw(st.sampled_from([rank for rank, program in enumerate(schedule.programs) if program]))
+    program = tuple(step._replace(after=-1, behind=-1) for step in schedule.programs[rank])
     left_out = data.draw(st.integers(0, len(program) - 1))
     with pytest.raises(ScheduleError):
         verify(with_program(schedule, rank, *program[:left_out], *program[left_out + 1 :]))
