@@ -1,0 +1,118 @@
+"""Device: the endpoint of an accelerator whose own work takes time, as :mod:`emu.protocols.costs` has it.
+
+Law: a call of collective, algorithm and protocol runs its steps ``launch`` after it began.  Its device then does one thing at a
+time: issue a message and put its bytes on the way at the protocol's rate, or write to its own memory.  Of the messages that wait
+one of the lowest chunk goes first, as a kernel takes chunk after chunk; else the one that was asked for first.  What comes is
+seen ``receipt_ps`` after its last byte; receipts do not occupy the device, so they hide behind what it sends.
+All of it is counted as the account's ``endpoint``.  Calls without a protocol (barriers, control data) cost nothing.
+
+Not modelled: a slow sender's pace in fabrics with ``switching``, where a message's packets leave at the line's rate and only the
+next message waits; and its pace after it waited for credit.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from emu.collectives.executor import Operation
+from emu.fabric.account import ENDPOINT
+from emu.fabric.connection import Connection
+from emu.fabric.endpoint import Endpoint, Network, operation_key
+from emu.fabric.frame import Frame
+from emu.protocols.costs import Charges, EndpointCosts, charges
+from emu.topologies.graph import Topology
+from emu.units import duration_ps
+
+
+class _Message(NamedTuple):
+    """One that waits to be issued."""
+
+    frame: Frame
+    operation: Operation
+    connection: Connection
+    its: Charges
+
+
+class Device(Endpoint):
+    """An endpoint with ``costs``."""
+
+    def __init__(self, *, costs: EndpointCosts, **endpoint: Any) -> None:
+        super().__init__(**endpoint)
+        self.costs = costs
+        self.free_ps = 0
+        """When what the device does now is done."""
+        self._waiting: list[tuple[int, int, _Message]] = []
+        self._asked = 0
+        self._looks_ps = 0
+
+    def _charges(self, operation: Operation) -> Charges | None:
+        call = operation.call
+        return charges(self.costs, call.collective, call.algorithm, call.protocol) if call.protocol else None
+
+    def _begin(self, operation: Operation, now_ps: int) -> None:
+        its = self._charges(operation)
+        if its is None or operation.launch_ps == its.launch_ps:
+            super()._begin(operation, now_ps)
+            return
+        operation.launch_ps = its.launch_ps
+        self.network.call_at(now_ps + its.launch_ps, self.rank, lambda at_ps: self._begin(operation, at_ps))
+
+    def _offer(self, frame: Frame, operation: Operation, connection: Connection, now_ps: int) -> None:
+        its = self._charges(operation)
+        if its is None:
+            super()._offer(frame, operation, connection, now_ps)
+            return
+        operation.held += 1
+        self._asked += 1
+        heappush(self._waiting, (frame.chunk, self._asked, _Message(frame, operation, connection, its)))
+        self._next(now_ps)
+
+    def _next(self, now_ps: int) -> None:
+        """Issue what waits, or look again when the device is free."""
+        while self._waiting and self.free_ps <= now_ps:
+            _, _, message = heappop(self._waiting)
+            frame, its = message.frame, message.its
+            issued_ps = now_ps + its.message_ps
+            self.free_ps = issued_ps + duration_ps(frame.payload_bytes, its.rate_bps)
+            pace_ps = duration_ps(frame.payload_bytes, its.message_rate_bps)
+            frame.account[ENDPOINT] += issued_ps + pace_ps - frame.head_ps
+            self.network.call_at(issued_ps, self.rank, partial(self._issue, message, pace_ps))
+        if self._waiting and self.free_ps > self._looks_ps:
+            self._looks_ps = self.free_ps
+            self.network.call_at(self.free_ps, self.rank, self._next)
+
+    def _issue(self, message: _Message, pace_ps: int, now_ps: int) -> None:
+        frame, operation = message.frame, message.operation
+        frame.head_ps, frame.tail_ps = now_ps, now_ps + pace_ps
+        super()._offer(frame, operation, message.connection, now_ps)
+        operation.released(now_ps)
+
+    def worked(self, operation: Operation, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
+        """A step wrote to the rank's own memory, or reduced: the device is busy with it."""
+        its = self._charges(operation)
+        if its is None:
+            return
+        spent_ps = duration_ps(copied_bytes, its.copy_rate_bps) if its.copy_rate_bps else 0
+        if its.reduction_rate_bps:
+            spent_ps += duration_ps(reduced_bytes, its.reduction_rate_bps)
+        if spent_ps:
+            self.free_ps = max(now_ps, self.free_ps) + spent_ps
+            operation.busy(self.free_ps, now_ps)
+
+    def _deliver(self, frame: Frame, now_ps: int) -> None:
+        operation = self.operations.get(operation_key(frame.communicator, frame.operation, frame.source_rank))
+        its = None if operation is None else self._charges(operation)
+        if operation is None or its is None or (its.stores_directly and operation.ends_with(frame)):
+            super()._deliver(frame, now_ps)
+            return
+        receipt_ps = its.receipt_ps(frame.payload_bytes)
+        frame.account[ENDPOINT] += receipt_ps
+        self.network.call_at(now_ps + receipt_ps, self.rank, lambda at_ps: super(Device, self)._deliver(frame, at_ps))
+
+
+def endpoint(network: Network, topology: Topology, rank: int, *, drain_rate_bps: int | None = None) -> Endpoint:
+    """The endpoint of a rank: a device where the fabric says what its work costs."""
+    its: dict[str, Any] = {"rank": rank, "n_ranks": topology.n_ranks, "network": network, "drain_rate_bps": drain_rate_bps}
+    return Endpoint(**its) if topology.endpoint is None else Device(costs=topology.endpoint, **its)

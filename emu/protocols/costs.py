@@ -1,0 +1,158 @@
+"""Costs: what an accelerator's own work adds to a call, in a dozen physical parameters.
+
+A call is launched (``launch``; with Simple also ``setup``: buffers' addresses are exchanged, fences paid).  Then each message
+
+    is issued                 message, one after the other
+    leaves the rank           at rate (Simple), 15/16 of it (LL128: 120 of 128 bytes are data), ll_rate (LL: a flag for each
+                              4 bytes); p2p_rate where sends and receives are grouped; nvls_rate where the switch reduces
+    is seen by its receiver   after step, ll_step or ll128_step; LL's grows by block_step as the message fills a thread block
+
+and what a rank writes to its own memory by itself, rather than a peer into it, takes copy_rate: its own block of an
+all-gather, the last reduction of a reduce-scatter or all-reduce, the block that alltoall keeps.  All channels of a call are
+one flow here, except that a grouped LL message has one channel's rate, as NCCL deals short messages.  Where Simple stores
+straight into the user's buffer and nothing waits to be forwarded, a receipt costs nothing; where the switch reduces, loads and
+stores are not issued as messages.
+
+Law: integers, and a pure function of them; no times of single sizes.  The constants are NCCL's (``src/include/device.h``,
+``src/enqueue.cc``).  Not modelled: LL's flags on links further on (they take the sender's time only), other kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from emu.protocols.legal import Protocol, is_grouped, is_in_switch
+
+KIB: Final = 1024
+SLICES: Final = {Protocol.SIMPLE: 1, Protocol.LL: 2, Protocol.LL128: 1}
+"""Parts of a ring's block that are forwarded on their own: with LL every 8 bytes carry their flag; else a receiver waits for all,
+as its fence keeps the threads that send."""
+STEPS: Final = 8
+"""NCCL_STEPS: slots of a connection's buffer."""
+LEAST_CHUNK_BYTES: Final = 4 * KIB
+SLICE_BYTES: Final = {Protocol.SIMPLE: 1024 * KIB, Protocol.LL: 32 * KIB, Protocol.LL128: 576_000}
+"""Data of one slice in one channel's buffer: two steps of 512 KiB, or one step less its flags."""
+STEP_BYTES: Final = 512 * KIB
+NVLS_LEAST_CHUNK_BYTES: Final = 16 * KIB
+NVLS_CHUNK_BYTES: Final = 128 * KIB
+"""NVLS' chunk in a channel, which it makes smaller for short messages, so that a block has several."""
+NVLS_CHUNKS: Final = 16
+BLOCK_FROM_BYTES: Final = 1 * KIB
+BLOCK_TO_BYTES: Final = 4 * KIB
+"""An LL message of 1 KiB is four warps' work (8 bytes a thread), one of 4 KiB a full thread block of 512 threads'."""
+LL_GROUPED_BYTES: Final = 16 * KIB
+"""Grouped sends up to this size use LL, longer ones Simple."""
+
+
+class Generation(StrEnum):
+    """Of the GPU, for NCCL's tables."""
+
+    VOLTA = "volta"
+    AMPERE = "ampere"
+    HOPPER = "hopper"
+    BLACKWELL = "blackwell"
+
+
+class Interconnect(StrEnum):
+    """Between GPUs of a host, for NCCL's tables."""
+
+    NVLINK = "nvlink"
+    PCI = "pci"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointCosts:
+    """As the module says.  A rate of None is no limit of the endpoint's own.
+
+    ``protocol`` and ``tuner`` are how one is chosen: a name, or ``auto`` by ``tuner``.  ``generation``, ``interconnect``,
+    ``channels`` and ``tuner_rate_bps`` (all channels' rate in NCCL's graph) are what NCCL's tuner looks at.
+    """
+
+    rate_bps: int
+    launch_ps: int = 0
+    message_ps: int = 0
+    setup_ps: int = 0
+    step_ps: int = 0
+    ll_step_ps: int = 0
+    ll128_step_ps: int = 0
+    block_step_ps: int = 0
+    ll_rate_bps: int | None = None
+    p2p_rate_bps: int | None = None
+    channel_rate_bps: int | None = None
+    copy_rate_bps: int | None = None
+    reduction_rate_bps: int | None = None
+    nvls_setup_ps: int = 0
+    nvls_rate_bps: int | None = None
+    channels: int = 24
+    generation: Generation = Generation.HOPPER
+    interconnect: Interconnect = Interconnect.NVLINK
+    tuner_rate_bps: int | None = None
+    protocol: str = "auto"
+    tuner: str = "predict"
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What a connection holds: the slots of all channels."""
+        return STEPS * STEP_BYTES * self.channels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charges:
+    """The costs of one kind of call: what an endpoint looks up once per operation."""
+
+    launch_ps: int
+    message_ps: int
+    rate_bps: int
+    message_rate_bps: int
+    step_ps: int
+    block_step_ps: int
+    stores_directly: bool
+    copy_rate_bps: int | None
+    reduction_rate_bps: int | None
+
+    def receipt_ps(self, n_bytes: int) -> int:
+        """From the arrival of a message's last byte to its use."""
+        if not self.block_step_ps:
+            return self.step_ps
+        filled = min(n_bytes, BLOCK_TO_BYTES) - BLOCK_FROM_BYTES
+        return self.step_ps + max(0, self.block_step_ps * filled // (BLOCK_TO_BYTES - BLOCK_FROM_BYTES))
+
+
+@lru_cache(maxsize=1024)
+def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str) -> Charges:
+    """What ``protocol`` costs where ``algorithm`` does ``collective``."""
+    grouped, in_switch = is_grouped(collective, algorithm), is_in_switch(algorithm)
+    simple, ll = protocol == Protocol.SIMPLE, protocol == Protocol.LL
+    rate_bps = costs.rate_bps
+    if in_switch:
+        rate_bps = costs.nvls_rate_bps or rate_bps
+    elif grouped and simple:
+        rate_bps = costs.p2p_rate_bps or rate_bps
+    elif ll:
+        rate_bps = costs.ll_rate_bps or rate_bps // 2
+    elif not simple:
+        rate_bps = rate_bps * 15 // 16
+    step_ps = costs.step_ps if simple else costs.ll_step_ps if ll else costs.ll128_step_ps
+    return Charges(
+        launch_ps=costs.launch_ps + (costs.nvls_setup_ps if in_switch else costs.setup_ps if simple else 0),
+        message_ps=0 if in_switch else costs.message_ps,
+        rate_bps=rate_bps,
+        message_rate_bps=min(rate_bps, costs.channel_rate_bps or rate_bps) if ll and grouped else rate_bps,
+        step_ps=step_ps,
+        block_step_ps=costs.block_step_ps if ll else 0,
+        stores_directly=simple,
+        copy_rate_bps=costs.copy_rate_bps,
+        reduction_rate_bps=costs.reduction_rate_bps,
+    )
+
+
+def slice_bytes(costs: EndpointCosts, collective: str, algorithm: str, protocol: str, block_bytes: int) -> int:
+    """How a block is cut: in slices, each at most what the channels' buffers take; grouped messages only by those."""
+    if is_in_switch(algorithm):
+        return max(NVLS_LEAST_CHUNK_BYTES, min(block_bytes // NVLS_CHUNKS, NVLS_CHUNK_BYTES * costs.channels))
+    most = SLICE_BYTES[Protocol(protocol)] * costs.channels
+    share = block_bytes if is_grouped(collective, algorithm) else -(-block_bytes // SLICES[Protocol(protocol)])
+    return max(LEAST_CHUNK_BYTES, min(share, most))

@@ -1,0 +1,1 @@
+"""Validation: emu's numbers beside measured ones, and parameters fitted to them."""

@@ -1,0 +1,169 @@
+"""The commands validate, calibrate-fabric and tune: each takes what was parsed and gives an exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from emu.bench.terminal import Terminal
+from emu.errors import ConfigError
+from emu.topologies.fabric_file import load
+from emu.topologies.graph import Topology
+from emu.units import format_bytes, microseconds
+from emu.validation.compare import compare, simulated, with_costs
+from emu.validation.emulated import emulate, sample
+from emu.validation.errors import Compared, summary
+from emu.validation.fit import Fitted, fit
+from emu.validation.measurement import Measurement, shipped_tables
+from emu.validation.nccl_tests import read_file
+from emu.validation.page import write_page
+from emu.validation.preset import preset_text
+from emu.validation.report import aligned, emulated_lines, fit_lines, shape_lines, size_lines, table_lines
+from emu.validation.shapes import SHAPES, find
+from emu.validation.split import is_every_second
+from emu.validation.tune import tune as tuned_sizes
+
+EXIT_OK: Final = 0
+
+
+def validate(
+    fabrics: Sequence[str], *, sizes: bool, html: Path | None, json_path: Path | None, terminal: Terminal | None = None
+) -> int:
+    """``emu validate``: every shipped measurement of the named fabrics (none: all) through the simulator."""
+    terminal = terminal or Terminal()
+    wanted = _measurements(fabrics)
+    for flag, path in (("--html", html), ("--json", json_path)):
+        _check_new(flag, path)
+    rows = list(compare(wanted, terminal.progress))
+    terminal.lines(*(size_lines(rows) if sizes else ()), *table_lines(rows))
+    if html is not None:
+        write_page(rows, html)
+        terminal.message(f"# page: {html}")
+    if json_path is not None:
+        json_path.write_text(json.dumps([_plain(row) for row in rows], indent=1), encoding="utf-8")
+        terminal.message(f"# json output: {json_path}")
+    return EXIT_OK
+
+
+def validate_shapes(terminal: Terminal | None = None) -> int:
+    """``emu validate --shapes``: ratios and figures of whole systems, measured and by emu's mechanisms."""
+    terminal = terminal or Terminal()
+    terminal.lines(*shape_lines(list(find(SHAPES, terminal.progress))))
+    return EXIT_OK
+
+
+def validate_emulated(fabrics: Sequence[str], n_rows: int, terminal: Terminal | None = None) -> int:
+    """``emu validate --emulate N``: so many of the measured rows through the emulator, beside the simulator."""
+    terminal = terminal or Terminal()
+    terminal.lines(*emulated_lines(list(emulate(sample(_measurements(fabrics), n_rows), terminal))))
+    return EXIT_OK
+
+
+def calibrate_fabric(
+    files: Sequence[Path],
+    *,
+    fabric: str,
+    collective: str | None,
+    n_ranks: int | None,
+    only: str | None,
+    fit_collectives: Sequence[str],
+    fit_ranks: int | None,
+    output: Path | None,
+    terminal: Terminal | None = None,
+) -> int:
+    """``emu calibrate-fabric``: fit to every second size of what was measured, judge on the rest, write a fabric file.
+
+    ``only``: rows of a table that name this fabric.  ``fit_collectives`` and ``fit_ranks``: what may be fitted to; the rest is
+    held out.
+    """
+    terminal = terminal or Terminal()
+    _check_new("--output", output)
+    base = load(fabric)
+    measurements = [row for file in files for row in read_file(file, collective=collective, n_ranks=n_ranks)]
+    if only is not None:
+        measurements = [row for row in measurements if row.fabric == only]
+    to_fit = [row for row in measurements if _may_be_fitted(row, fit_collectives, fit_ranks)]
+    fitted = fit(base.topology, to_fit, terminal.progress)
+    rows = _compared(base.topology, fitted, measurements, to_fit)
+    held_out = [row for row in rows if not row.fitted]
+    terminal.lines(*fit_lines(fitted), "", *table_lines(rows, shipped=False))
+    text = preset_text(fabric, fitted.costs, calibration=_worth(files, len(to_fit), held_out))
+    if output is None:
+        terminal.lines("", text)
+    else:
+        output.write_text(text, encoding="utf-8")
+        terminal.message(f"# fabric file: {output}")
+    return EXIT_OK
+
+
+def tune(topology: Topology, collective: str, sizes_bytes: list[int], terminal: Terminal | None = None) -> int:
+    """``emu tune``: each tuner's choice by size and its regret."""
+    terminal = terminal or Terminal()
+    heads: list[str] = []
+    cells = []
+    for its in tuned_sizes(topology, collective, sizes_bytes):
+        terminal.progress(f"{collective} of {format_bytes(its.size_bytes)}")
+        row = [format_bytes(its.size_bytes), " ".join(its.best), f"{microseconds(its.times_ps[its.best]):.1f}"]
+        heads = ["size", "best", "us"]
+        for tuner, pair in its.choices.items():
+            heads += [tuner, "regret"]
+            row += [" ".join(pair), f"{its.regret(tuner):.2f}"]
+        cells.append(row)
+    terminal.lines(*aligned(heads, cells))
+    return EXIT_OK
+
+
+def _measurements(fabrics: Sequence[str]) -> list[Measurement]:
+    """Those that emu ships, of the named fabrics or of all.  Raises ConfigError."""
+    shipped = shipped_tables()
+    known = list(dict.fromkeys(measurement.fabric for measurement in shipped))
+    for name in fabrics:
+        if name not in known:
+            raise ConfigError(f"--fabric {name!r}: there are no measurements of it; use one of {', '.join(known)}")
+    return [measurement for measurement in shipped if not fabrics or measurement.fabric in fabrics]
+
+
+def _may_be_fitted(row: Measurement, collectives: Sequence[str], n_ranks: int | None) -> bool:
+    return is_every_second(row) and (not collectives or row.collective in collectives) and n_ranks in (None, row.n_ranks)
+
+
+def _compared(
+    topology: Topology, fitted: Fitted, measurements: Sequence[Measurement], to_fit: Sequence[Measurement]
+) -> list[Compared]:
+    fabric, used = with_costs(topology, fitted.costs), set(to_fit)
+    return [simulated(fabric, replace(row, fabric=topology.name), fitted=row in used) for row in measurements]
+
+
+def _worth(files: Sequence[Path], n_fitted: int, held_out: Sequence[Compared]) -> str:
+    names = ", ".join(file.name for file in files)
+    text = f"calibrated: endpoint fitted to {n_fitted} measured times ({names})"
+    return (
+        f"{text}; {len(held_out)} held out are off by {100 * summary(held_out).geometric_mean:.1f} % (geometric mean)"
+        if held_out
+        else text
+    )
+
+
+def _check_new(flag: str, path: Path | None) -> None:
+    if path is not None and path.exists():
+        raise ConfigError(f"{flag} {path}: it exists; name a file that does not")
+
+
+def _plain(row: Compared) -> dict[str, object]:
+    its = row.measurement
+    return {
+        "fabric": its.fabric,
+        "collective": its.collective,
+        "ranks": its.n_ranks,
+        "bytes": its.size_bytes,
+        "algorithm": row.algorithm,
+        "protocol": row.protocol,
+        "measured_us": its.time_us,
+        "simulated_us": row.simulated_us,
+        "error": row.error,
+        "fitted": row.fitted,
+        "source": its.source,
+    }

@@ -1,0 +1,165 @@
+"""Fit: an endpoint's parameters from measured times, by the simulator itself.
+
+The residual of a row is the logarithm of simulated over measured time, weighed by Cauchy's loss so that a jump in the data
+counts little.  Each parameter has a prior, broad and the same for every machine: a share of the link's rate, NCCL's own constants
+for how much slower Simple and LL128 are per hop than LL (``src/graph/tuning.cc``: 3.4 and 1.9 us against 0.6), and the order of
+magnitude of a launch.  What rows do not tell stays near its prior, and the fit says so.  Method: Levenberg and Marquardt,
+derivatives by differences, in logarithms.
+
+Not fitted: what a data sheet gives (copy_rate, a third of the memory's rate, as a byte is read, passed on and written; channels,
+generation and tuner_rate, which are NCCL's) and what few rows could tell (message).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from emu.collectives.reduce import Array
+from emu.errors import ConfigError
+from emu.protocols.costs import EndpointCosts
+from emu.topologies.graph import Topology
+from emu.units import PS_PER_MICROSECOND
+from emu.validation.compare import simulated, with_costs
+from emu.validation.errors import Compared
+from emu.validation.measurement import Measurement
+
+LOSS_SCALE: Final = 0.05
+"""Relative error from which a row counts less and less."""
+DIFFERENCE: Final = 0.02
+MOST_ROUNDS: Final = 12
+ENOUGH: Final = 1e-3
+"""The fit ends when a round gains less than this share."""
+MESSAGE_PS: Final = PS_PER_MICROSECOND // 5
+
+
+class Prior:
+    """A parameter of the fit: ``start`` in ``unit``, and how far off it may be (one sigma, in powers of e)."""
+
+    __slots__ = ("name", "sigma", "start", "unit")
+
+    def __init__(self, name: str, start: float, sigma: float, unit: str) -> None:
+        self.name, self.start, self.sigma, self.unit = name, start, sigma, unit
+
+
+PRIORS: Final = (
+    Prior("launch", 6.0, 0.5, "us"),
+    Prior("setup", 8.0, 0.4, "us"),
+    Prior("hop with LL", 0.8, 0.5, "us"),
+    Prior("hop with LL128 / LL", 1.9 / 0.6, 0.3, ""),
+    Prior("hop with Simple / LL", 3.4 / 0.6, 0.3, ""),
+    Prior("long hop with LL / short", 1.25, 0.1, ""),
+    Prior("rate / link", 0.8, 0.05, ""),
+    Prior("p2p_rate / link", 0.7, 0.15, ""),
+    Prior("ll_rate / rate", 0.4, 0.2, ""),
+    Prior("channel_rate", 6.0, 0.4, "GB/s"),
+    Prior("nvls_setup", 20.0, 0.5, "us"),
+    Prior("nvls_rate / link", 0.65, 0.2, ""),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """``deviations``: one sigma of each parameter, as a share of it; ``told``: how much the rows said of it (0: all is prior)."""
+
+    costs: EndpointCosts
+    values: tuple[float, ...]
+    deviations: tuple[float, ...]
+    told: tuple[float, ...]
+
+
+def fit(topology: Topology, measurements: Sequence[Measurement], progress: Callable[[str], None]) -> Fitted:
+    """The parameters of ``topology``'s endpoint that suit the rows.  Raises ConfigError where there are too few."""
+    if len(measurements) < 6:
+        raise ConfigError(f"{len(measurements)} rows are too few to fit to; give 6 sizes or more, small and large")
+    if topology.endpoint is None:
+        raise ConfigError(f"{topology.name} has no [endpoint] to start from; write one with its rate, or copy a preset's")
+    base = topology.endpoint
+
+    def residuals(x: Array) -> Array:
+        fabric = with_costs(topology, costs_of(topology, base, _values(x)))
+        rows = [simulated(fabric, measurement, fitted=True) for measurement in measurements]
+        return np.array([_residual(row) for row in rows])
+
+    x = np.zeros(len(PRIORS))
+    now = residuals(x)
+    damping = 1e-2
+    for number in range(MOST_ROUNDS):
+        progress(f"round {number + 1} of at most {MOST_ROUNDS}, cost {_cost(now, x):.3f}")
+        slopes = np.stack([(residuals(x + step) - now) / DIFFERENCE for step in np.eye(len(x)) * DIFFERENCE], axis=1)
+        before = _cost(now, x)
+        while damping < 1e6:
+            moved = x - _step(slopes, now, x, damping)
+            there = residuals(moved)
+            if _cost(there, moved) < before:
+                x, now, damping = moved, there, damping / 5
+                break
+            damping *= 5
+        if before - _cost(now, x) < ENOUGH * before:
+            break
+    slopes = np.stack([(residuals(x + step) - now) / DIFFERENCE for step in np.eye(len(x)) * DIFFERENCE], axis=1)
+    spread = np.sqrt(np.diag(np.linalg.inv(_curvature(slopes, now))))
+    return Fitted(
+        costs=costs_of(topology, base, _values(x)),
+        values=tuple(_values(x)),
+        deviations=tuple(float(sigma * prior.sigma) for sigma, prior in zip(spread, PRIORS, strict=True)),
+        told=tuple(float(1 - sigma**2) for sigma in spread),
+    )
+
+
+def costs_of(topology: Topology, base: EndpointCosts, values: Sequence[float]) -> EndpointCosts:
+    """The endpoint that the values of :data:`PRIORS` describe.  A hop is a message's issue, its way and its receipt."""
+    launch_us, setup_us, hop_us, ll128, simple, block, rate, p2p, ll, channel_gb_per_s, nvls_setup_us, nvls = values
+    link_bps = max(link.rate_bps for link in topology.links)
+    way_ps = sum(topology.links[link].latency_ps for link in topology.route(topology.ranks[0], topology.ranks[1], 0))
+
+    def receipt_ps(us: float) -> int:
+        return max(0, _ps(us) - way_ps - MESSAGE_PS)
+
+    return replace(
+        base,
+        message_ps=MESSAGE_PS,
+        launch_ps=_ps(launch_us),
+        setup_ps=_ps(setup_us),
+        ll_step_ps=receipt_ps(hop_us),
+        ll128_step_ps=receipt_ps(hop_us * ll128),
+        step_ps=receipt_ps(hop_us * simple),
+        block_step_ps=_ps(max(0.0, hop_us * (block - 1))),
+        rate_bps=round(link_bps * rate),
+        p2p_rate_bps=round(link_bps * p2p),
+        ll_rate_bps=round(link_bps * rate * ll),
+        channel_rate_bps=round(channel_gb_per_s * 8e9),
+        nvls_setup_ps=_ps(nvls_setup_us),
+        nvls_rate_bps=round(link_bps * nvls),
+    )
+
+
+def _ps(us: float) -> int:
+    return round(us * 1000) * (PS_PER_MICROSECOND // 1000)
+
+
+def _values(x: Array) -> list[float]:
+    return [prior.start * math.exp(float(off) * prior.sigma) for off, prior in zip(x, PRIORS, strict=True)]
+
+
+def _residual(row: Compared) -> float:
+    return math.log(row.simulated_us / row.measurement.time_us) / LOSS_SCALE
+
+
+def _cost(residuals: Array, x: Array) -> float:
+    return float(np.log1p(residuals**2).sum() + x @ x)
+
+
+def _curvature(slopes: Array, residuals: Array) -> Any:
+    weights = 1 / (1 + residuals**2)
+    return slopes.T @ (weights[:, None] * slopes) + np.eye(slopes.shape[1])
+
+
+def _step(slopes: Array, residuals: Array, x: Array, damping: float) -> Any:
+    gradient = slopes.T @ (residuals / (1 + residuals**2)) + x
+    curvature = _curvature(slopes, residuals)
+    return np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)

@@ -1,0 +1,44 @@
+"""The shapes of real systems, by mechanism: every row of ``emu validate --shapes`` that holds, and what the table says of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from emu.validation.report import shape_lines
+from emu.validation.shapes import SHAPES, Found, Shape
+from emu.validation.uplinks import inter_over_intra, slowed_by_cpus
+
+MISSED = {
+    "tree on 2 nodes of 8 B200",
+    "tree on 4 nodes of 8 B200",
+    "NVLSTree on 2 nodes of 8 B200",
+    "NVLSTree on 2 nodes over 4",
+}
+"""What the end of the table explains."""
+HOLDING = [shape for shape in SHAPES if shape.what not in MISSED]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", HOLDING, ids=[shape.what for shape in HOLDING])
+def test_a_shape_comes_out(shape: Shape) -> None:
+    """What was measured, or what the law says, comes out within the row's tolerance, nothing being fitted to it."""
+    found = Found(shape=shape, value=shape.find())
+    assert found.holds, f"{found.value:.4g} in place of {shape.expected:.4g}"
+
+
+def test_a_second_level_as_fast_as_its_npus_costs_nothing_until_cpus_share_it() -> None:
+    """CloudMatrix: a node's NPUs reach the next at less than 3 % below their rate; with the CPUs all takes 1.20 times as long."""
+    assert 0.97 < inter_over_intra() <= 1
+    assert slowed_by_cpus() == pytest.approx((3136 + 640) / 3136, rel=0.01)
+
+
+def test_a_row_says_how_far_off_it_is() -> None:
+    """The table has expected and found, the signed error and whether it is within the row's tolerance, and explains misses."""
+    shape = Shape(what="a ratio", source="a paper", expected=2.0, find=lambda: 2.4)
+    rows = [Found(shape=shape, value=shape.find()), Found(shape=shape, value=1.8)]
+    text = shape_lines(rows)
+    assert text[2].split() == ["a", "ratio", "2", "2.4", "x", "+20.0", "15", "MISS", "a", "paper"]
+    assert text[3].split()[-5:] == ["-10.0", "15", "yes", "a", "paper"]
+    assert text[5] == "# 1 of 2 shapes hold"
+    assert text[6].startswith("# missed: ")
+    assert len(shape_lines(rows[1:])) == 5

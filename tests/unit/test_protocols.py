@@ -1,0 +1,135 @@
+"""Protocols: what goes with what, how blocks are cut, and what NCCL's tuner takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emu.errors import ConfigError
+from emu.protocols import nccl, predict
+from emu.protocols.costs import SLICE_BYTES, EndpointCosts, Generation, charges, slice_bytes
+from emu.protocols.legal import Protocol, check_protocol, legal_protocols, require_legal
+from emu.protocols.question import Question, Way
+from emu.units import PS_PER_MICROSECOND
+
+GB_PER_S = 8 * 10**9
+HOPPER = EndpointCosts(rate_bps=360 * GB_PER_S, tuner_rate_bps=360 * GB_PER_S)
+AMPERE = replace(HOPPER, generation=Generation.AMPERE, tuner_rate_bps=240 * GB_PER_S)
+BLACKWELL = replace(HOPPER, generation=Generation.BLACKWELL, tuner_rate_bps=720 * GB_PER_S, channels=32)
+
+
+def question(costs: EndpointCosts, collective: str, n_ranks: int, size_bytes: int, algorithms: tuple[str, ...]) -> Question:
+    ways = tuple(
+        Way(name, tuple(legal_protocols(collective, name)), 2 * (n_ranks - 1), Fraction(2 * (n_ranks - 1), n_ranks))
+        for name in algorithms
+    )
+    return Question(costs=costs, collective=collective, n_ranks=n_ranks, n_hosts=1, size_bytes=size_bytes, ways=ways)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "legal"),
+    [
+        ("all_reduce", "ring", "ll ll128 simple"),
+        ("all_reduce", "tree", "ll ll128 simple"),
+        ("all_reduce", "nvls", "simple"),
+        ("all_reduce", "collnet_direct", "simple"),
+        ("all_gather", "pat", "simple"),
+        ("alltoall", "pairwise", "ll simple"),
+        ("all_gather", "direct", "ll simple"),
+        ("send", "p2p", "ll simple"),
+    ],
+)
+def test_legal_combinations(collective: str, algorithm: str, legal: str) -> None:
+    """In-switch algorithms and PAT take Simple only, grouped sends no LL128; all else any, and the rest is refused by name."""
+    assert legal_protocols(collective, algorithm) == tuple(legal.split())
+    for protocol in Protocol:
+        if protocol in legal.split():
+            require_legal(protocol, collective, algorithm)
+        else:
+            with pytest.raises(ConfigError, match=f"protocol {protocol} does not go with {algorithm} {collective}; use auto or"):
+                require_legal(protocol, collective, algorithm)
+
+
+def test_protocol_names() -> None:
+    """NCCL's spelling is taken, others are refused with what there is."""
+    assert check_protocol("LL128") == "ll128"
+    with pytest.raises(ConfigError, match="'fast': use one of auto, simple, ll, ll128"):
+        check_protocol("fast")
+
+
+@pytest.mark.parametrize(
+    ("costs", "n_ranks", "last_ll_mib"),
+    [(AMPERE, 2, 0.5), (HOPPER, 2, 1), (BLACKWELL, 2, 2), (HOPPER, 8, 2)],
+)
+def test_where_nccl_leaves_ll(costs: EndpointCosts, n_ranks: int, last_ll_mib: float) -> None:
+    """A ring all_reduce leaves LL where measured times jump: after 512 KiB, 1 and 2 MiB on 2 A100, H100 and B200."""
+    size_bytes = int(last_ll_mib * 2**20)
+    chosen = [nccl.choose(question(costs, "all_reduce", n_ranks, size_bytes * factor, ("ring",))).protocol for factor in (1, 2)]
+    assert chosen[0] == "ll"
+    assert chosen[1] != "ll"
+
+
+def test_nccl_latency_of_a_ring() -> None:
+    """6.6 + 0.6 per hop and S / 80.6 GB/s: LL on 8 H100, with 360 GB/s of rings and 141 GB/s of LL at most."""
+    its = question(HOPPER, "all_reduce", 8, 1000, ("ring",))
+    assert nccl.time_us(its, its.ways[0], Protocol.LL) == pytest.approx(6.6 + 14 * 0.6 + 1000 / (141 * 8 / 14 * 1000))
+
+
+def test_nccl_takes_nvls_for_long_messages_of_three_ranks_or_more() -> None:
+    """NVLS on a Hopper from some MiB on, never on an Ampere, never over 2 ranks."""
+    both = ("nvls", "ring")
+    assert nccl.choose(question(HOPPER, "all_reduce", 8, 64 << 20, both)).algorithm == "nvls"
+    assert nccl.choose(question(HOPPER, "all_reduce", 8, 64 << 10, both)).algorithm == "ring"
+    assert nccl.choose(question(AMPERE, "all_reduce", 8, 64 << 20, both)).algorithm == "ring"
+    assert nccl.choose(question(HOPPER, "all_reduce", 2, 64 << 20, both)).algorithm == "ring"
+
+
+def test_nccl_groups_with_ll_up_to_16_kib_a_peer() -> None:
+    """alltoall over 8 ranks: LL for 128 KiB, Simple beyond; sends go directly to their peers."""
+    for size_bytes, protocol in ((128 << 10, "ll"), ((128 << 10) + 8, "simple")):
+        choice = nccl.choose(question(HOPPER, "alltoall", 8, size_bytes, ("bruck", "direct")))
+        assert (choice.algorithm, choice.protocol) == ("direct", protocol)
+
+
+def test_what_nccl_does_not_know_is_predicted() -> None:
+    """For an algorithm that is not NCCL's the protocol is the one that is predicted best."""
+    its = question(HOPPER, "all_reduce", 8, 1024, ("halving_doubling",))
+    assert nccl.choose(its) == predict.choose(its)
+
+
+@given(size_bytes=st.integers(0, 2**32), channels=st.integers(1, 64), protocol=st.sampled_from(list(Protocol)))
+@settings(max_examples=30, deadline=None)
+def test_slices_fit_the_channels_buffers(size_bytes: int, channels: int, protocol: Protocol) -> None:
+    """No slice is longer than the channels' slots, beyond the smallest there is."""
+    costs = replace(HOPPER, channels=channels)
+    cut = slice_bytes(costs, "all_reduce", "ring", protocol, size_bytes)
+    assert 4096 <= cut <= max(4096, SLICE_BYTES[protocol] * channels)
+
+
+def test_rates_by_protocol() -> None:
+    """LL128 has 15/16 of Simple's rate, LL half of it unless another is given, grouped and in-switch calls their own."""
+    costs = replace(HOPPER, p2p_rate_bps=300 * GB_PER_S, nvls_rate_bps=260 * GB_PER_S, channel_rate_bps=7 * GB_PER_S)
+    found = [
+        charges(costs, collective, algorithm, protocol).rate_bps // GB_PER_S
+        for collective, algorithm, protocol in (
+            ("all_reduce", "ring", "simple"),
+            ("all_reduce", "ring", "ll128"),
+            ("all_reduce", "ring", "ll"),
+            ("alltoall", "direct", "simple"),
+            ("all_reduce", "nvls", "simple"),
+        )
+    ]
+    assert found == [360, 337, 180, 300, 260]
+    assert charges(costs, "alltoall", "direct", "ll").message_rate_bps == 7 * GB_PER_S
+
+
+def test_predict_goes_from_ll_to_simple_as_messages_grow() -> None:
+    """The protocol with the smallest estimate is LL for short messages and Simple for long ones."""
+    us = PS_PER_MICROSECOND
+    costs = replace(HOPPER, setup_ps=5 * us, step_ps=4 * us, ll_step_ps=us // 2, ll128_step_ps=2 * us)
+    short, long = (predict.choose(question(costs, "all_reduce", 8, size, ("ring",))).protocol for size in (1024, 1 << 30))
+    assert (short, long) == ("ll", "simple")
