@@ -82,6 +82,10 @@ class BaseImpairment(BaseModel):
         """Share of wire packets that each sending loses in the long run; 0 where what is lost comes when it is sent again."""
         return 0.0
 
+    def loses_at(self, now_ps: int) -> bool:
+        """Whether a sending that begins at ``now_ps`` can lose anything; only where ``loses``."""
+        return True
+
     def loses_packet(self, seed: int, key: FrameKey, packet: int, attempt: int) -> bool:
         """Whether wire packet ``packet`` (numbered from 0 within its flow on this link) is lost on sending ``attempt``.
 
