@@ -1,0 +1,116 @@
+"""Rows of large systems, without a session: one call of all ranks from a common start on a fabric at rest.
+
+No warm-up, no barrier and no call behind it, unlike the loop (``bench/loop.py``): the table says so below its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from emu.bench.data import NCCL_DTYPES
+from emu.bench.fabrics import Case
+from emu.bench.measure import over_ranks, row_counts
+from emu.bench.options import BenchOptions
+from emu.bench.rows import Row, Side, Verdict
+from emu.bench.sweep import sizes_bytes
+from emu.collectives.call import ROOTED
+from emu.collectives.catalogue import algorithm_name
+from emu.collectives.reduce import DTYPES
+from emu.collectives.selection import is_choice
+from emu.errors import ConfigError
+from emu.impairments.spec import parse_impairment, resolve
+from emu.scale.answer import MOST_LOOPED, answer, by_arithmetic, estimated_messages
+from emu.scale.call import Answer, NotExact, OneCall
+
+_NO_ALGORITHM: Final = ("alltoallv", "sendrecv")
+
+
+def is_at_scale(case: Case, options: BenchOptions) -> bool:
+    """Whether these rows are of one call each.  Raises ConfigError where ``--method vectorised`` asks for what cannot be."""
+    if options.method == "full":
+        return False
+    topology = case.topology
+    reasons = {
+        "it is for emu predict": not options.simulated,
+        "no data moves, so nothing can be checked: leave out -c 1": options.checks,
+        "faults need the machines": bool(options.faults),
+        "name the --algorithm, for example ring": is_choice(options.algorithm) or options.collective in _NO_ALGORITHM,
+        "the accelerators' own work costs time there": topology.endpoint is not None,
+        "there is one rank": topology.n_ranks < 2,
+        "the fabric has switching": topology.switching is not None,
+    }
+    why_not = next((reason for reason, holds in reasons.items() if holds), None)
+    if options.method == "vectorised":
+        if why_not is not None:
+            raise ConfigError(f"--method vectorised: {why_not}")
+        return True
+    if why_not is not None:
+        return False
+    n_calls = options.warmup + options.iterations
+    return estimated_messages(topology, options.collective, algorithm_name(options.algorithm)) * n_calls > MOST_LOOPED
+
+
+def rows_at_scale(case: Case, options: BenchOptions) -> Iterator[Row]:
+    """The rows of one fabric, as they come.  Raises ConfigError for what would take hours."""
+    topology = case.topology
+    impairments = resolve([parse_impairment(text) for text in case.impairments], topology)
+    dtype = NCCL_DTYPES[options.dtype]
+    for size_bytes in sizes_bytes(options):
+        size = row_counts(options, size_bytes, topology.n_ranks)
+        call = OneCall(
+            topology=topology,
+            impairments=impairments,
+            collective=options.collective,
+            algorithm=algorithm_name(options.algorithm),
+            count=size.count,
+            itemsize=DTYPES[dtype].itemsize,
+            dtype=dtype,
+            op=options.reduction,
+            root=options.root if options.collective in ROOTED else None,
+            chunk_bytes=options.chunk_bytes,
+            channels=options.channels,
+        )
+        side = _side(_answer(call, options), call, options, case.seed)
+        yield Row(
+            collective=options.collective,
+            n_ranks=topology.n_ranks,
+            size_bytes=size.size_bytes,
+            count=size.count,
+            dtype=options.dtype,
+            op=options.reduction or "none",
+            root=options.printed_root,
+            out_of_place=side,
+            in_place=side,
+        )
+
+
+def _answer(call: OneCall, options: BenchOptions) -> Answer:
+    try:
+        return by_arithmetic(call)
+    except NotExact as reason:
+        if options.method == "vectorised":
+            raise ConfigError(f"--method vectorised is not exact here: {reason}; use --method auto or full") from None
+        return answer(call, why_not=str(reason))
+
+
+def _side(found: Answer, call: OneCall, options: BenchOptions, seed: int) -> Side:
+    time_ps = over_ranks(found.completed_ps, options.average, rooted=options.printed_root >= 0)
+    return Side(
+        measured_ps=None,
+        model_ps=time_ps,
+        late=None,
+        verdict=Verdict.NONE,
+        n_wrong=None,
+        algorithm=call.algorithm,
+        chunk_bytes=found.chunk_bytes,
+        dilation=None,
+        seed=seed,
+        order_violations=0,
+        order_weight=0.0,
+        transport_backpressure=0,
+        largest_lateness_ps=0,
+        wire_bytes_per_rank_max=found.wire_bytes_per_rank_max,
+        iteration_ps=(time_ps,),
+        method=found.method,
+    )
