@@ -1,0 +1,1 @@
+"""Report: a run as one HTML file that needs no network, from its run file, its record, or both."""
