@@ -245,7 +245,7 @@ def test_every_preset_runs_the_algorithm_of_the_first() -> None:
     class Asked(FakeOpener):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             session = super().__call__(*args, **kwargs)
-            session.choose_algorithm = lambda collective, n_bytes, root=0: asked.append(n_bytes) or "ring"
+            session.choose_algorithm = lambda collective, n_bytes, root=0, selection="auto": asked.append(n_bytes) or "ring"
             return session
 
     compared(opener=Asked(counters_say=SEEN))
@@ -305,7 +305,7 @@ def test_the_command_line_compares(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_column_is_explained_in_the_help() -> None:
     """Whatever head a table may have stands in the text below ``emu compare --help``."""
-    from emu.cli import COMPARE_COLUMNS
+    from emu.cli.app import COMPARE_COLUMNS
 
     found = compare(OPTIONS, NAMES, Terminal(io.StringIO(), io.StringIO()), open_session=FakeOpener(), calibration=no_calibration)
     assert all(f"{head} - " in COMPARE_COLUMNS for head in columns(found))

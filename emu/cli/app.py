@@ -1,9 +1,8 @@
 """The command line: parses, calls :mod:`emu.bench`, and turns what comes back into an exit code.
 
-Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 wrong results, 4 average
-bandwidth below NCCL_TESTS_MIN_BW, 5 fidelity lost with --strict, 130 interrupted.
-Data goes to stdout, messages and progress to stderr.  What a command needs is imported
-when it runs, so that ``emu --help`` is quick.
+Exit codes: 0 ok, 1 the run failed, 2 usage or configuration, 3 wrong results, 4 average bandwidth below NCCL_TESTS_MIN_BW,
+5 fidelity lost with --strict, 130 interrupted.  Data goes to stdout, messages and progress to stderr.  What a command needs is
+imported when it runs, so that ``emu --help`` is quick.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -21,38 +19,44 @@ import typer
 from typer.exceptions import TyperException
 
 from emu import __version__
+from emu.cli import diagnose, explain, fault, testbed, validation, view
+from emu.cli.options import (
+    Address,
+    Algorithm,
+    Begin,
+    Check,
+    Chunk,
+    Collective,
+    Dilation,
+    Factor,
+    Fault,
+    Faults,
+    Impair,
+    Iterations,
+    Method,
+    MetricsNames,
+    PerActor,
+    Protocol,
+    RankMap,
+    Ranks,
+    Record,
+    Seed,
+    Setting,
+    Strict,
+    Timeout,
+    Transport,
+    Tuner,
+    Warmup,
+    emulation_option,
+    fabric_option,
+    nccl_option,
+    output_option,
+)
 from emu.errors import ConfigError, EmuError
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
-
-_nccl = partial(typer.Option, rich_help_panel="nccl-tests' options")
-_fabric = partial(typer.Option, rich_help_panel="Fabric")
-_emulation = partial(typer.Option, rich_help_panel="Emulation")
-_output = partial(typer.Option, rich_help_panel="Output")
-
-# Options that several commands take.
-Collective = Annotated[str, typer.Argument(help="all_reduce, all_gather, alltoall, broadcast, sendrecv, ...")]
-Begin = Annotated[str, _nccl("-b", "--minbytes", help="Smallest size; K, M, G are binary.")]
-Factor = Annotated[float, _nccl("-f", "--stepfactor", help="Factor between sizes.")]
-Iterations = Annotated[int, _nccl("-n", "--iters", help="Timed iterations, back to back.")]
-Warmup = Annotated[int, _nccl("-w", "--warmup_iters", help="Untimed iterations before.")]
-Check = Annotated[
-    int | None,
-    _nccl("-c", "--check", help="1 or 0: check results. Default 1; 0 under simulate."),
-]
-Ranks = Annotated[int | None, _fabric("--ranks", help="Only the first N accelerators.")]
-Impair = Annotated[
-    list[str] | None,
-    _fabric("--impair", metavar="LINKS=KIND,...", help="Impair links, e.g. 'a3->s0=throttle,factor=0.5'."),
-]
-Chunk = Annotated[str, _fabric("--chunk", help="Chunk size, or auto.")]
-Dilation = Annotated[str, _emulation("--dilation", help="Wall over model time: auto, a number, or 0 for unpaced.")]
-PerActor = Annotated[str, _emulation("--accelerators-per-actor", help="auto or a number.")]
-Address = Annotated[str | None, _emulation("--address", help="A Ray cluster to run on.")]
-Timeout = Annotated[float, _emulation("--timeout", help="Wall seconds without progress.")]
-Strict = Annotated[bool, _output("--strict", help="Exit 5 when a row is degraded.")]
 
 app = typer.Typer(
     name="emu",
@@ -89,47 +93,63 @@ def bench(
     context: typer.Context,
     collective: Collective,
     begin: Begin = "32M",
-    end: Annotated[str, _nccl("-e", "--maxbytes", help="Largest size.")] = "32M",
+    end: Annotated[str, nccl_option("-e", "--maxbytes", help="Largest size.")] = "32M",
     factor: Factor = 1,
-    step: Annotated[str, _nccl("-i", "--stepbytes", help="Step between sizes, without -f.")] = "1M",
+    step: Annotated[str, nccl_option("-i", "--stepbytes", help="Step between sizes, without -f.")] = "1M",
     iterations: Iterations = 20,
     warmup: Warmup = 1,
     check: Check = None,
-    op: Annotated[str, _nccl("-o", "--op", help="sum, prod, min, max or avg.")] = "sum",
-    dtype: Annotated[str, _nccl("-d", "--datatype", help="float, half, bfloat16, double, int32, ...")] = "float",
-    root_rank: Annotated[int, _nccl("-r", "--root", help="Root of rooted collectives.")] = 0,
+    op: Annotated[str, nccl_option("-o", "--op", help="sum, prod, min, max or avg.")] = "sum",
+    dtype: Annotated[str, nccl_option("-d", "--datatype", help="float, half, bfloat16, double, int32, ...")] = "float",
+    root_rank: Annotated[int, nccl_option("-r", "--root", help="Root of rooted collectives.")] = 0,
     average: Annotated[
-        int, _nccl("-a", "--average", help="Time over ranks: 0 rank 0's, 1 mean (max with a root), 2 min, 3 max.")
+        int, nccl_option("-a", "--average", help="Time over ranks: 0 rank 0's, 1 mean (max with a root), 2 min, 3 max.")
     ] = 1,
-    per_iteration: Annotated[int, _nccl("-I", help="1: columns over iterations; p99 of fewer than 100 is the largest.")] = 0,
+    per_iteration: Annotated[
+        int, nccl_option("-I", help="1: columns over iterations; p99 of fewer than 100 is the largest.")
+    ] = 0,
     fabric: Annotated[
         list[str] | None,
-        _fabric("--fabric", help="Preset, topology or .toml file; repeat to compare. Default dgx-h100-8."),
+        fabric_option("--fabric", help="Preset, topology or .toml file; repeat to compare. Default dgx-h100-8."),
     ] = None,
-    setting: Annotated[
-        list[str] | None,
-        _fabric("--set", metavar="KEY=VALUE", help="A topology's parameter; FABRIC.KEY=VALUE for one of several."),
-    ] = None,
+    setting: Setting = None,
     ranks: Ranks = None,
-    rank_map: Annotated[str | None, _fabric("--map", help="Rank placement: shuffle, a list such as a0,a4, or @FILE.")] = None,
+    rank_map: RankMap = None,
     impair: Impair = None,
-    algorithm: Annotated[str, _fabric("--algorithm", help="auto, ring, tree, ... or module:function.")] = "auto",
-    channels: Annotated[int, _fabric("--channels", help="Channels that blocks are dealt over.")] = 1,
+    fault: Fault = None,
+    faults: Faults = None,
+    algorithm: Algorithm = None,
+    protocol: Protocol = None,
+    tuner: Tuner = None,
+    channels: Annotated[int, fabric_option("--channels", help="Channels that blocks are dealt over.")] = 1,
     chunk: Chunk = "auto",
-    driver: Annotated[str | None, _emulation("--driver", help="emulate (real data, real time) or simulate.")] = None,
+    driver: Annotated[str | None, emulation_option("--driver", help="emulate (real data, real time) or simulate.")] = None,
     dilation: Dilation = "auto",
     per_actor: PerActor = "auto",
+    method: Method = "auto",
+    transport: Transport = "auto",
     address: Address = None,
+    metrics: Annotated[
+        str | None,
+        output_option("--metrics", metavar="ADDRESS:PORT", help="Serve metrics while it runs; auto: a free port of 127.0.0.1."),
+    ] = None,
+    metrics_names: MetricsNames = "emu",
     timeout: Timeout = 30.0,
-    seed: Annotated[int, _emulation("--seed", help="Of routes, placement and impairments.")] = 0,
-    seeds: Annotated[int, _emulation("--seeds", help="Run N seeds; median, p5 and p95.")] = 1,
+    seed: Seed = 0,
+    seeds: Annotated[int, emulation_option("--seeds", help="Run N seeds; median, p5 and p95.")] = 1,
     strict: Strict = False,
     json: Annotated[
-        Path | None, _output("--json", "-J", help="Write every row, verdict and option, as nccl-tests' JSON; never overwrites.")
+        Path | None,
+        output_option("--json", "-J", help="Write every row, verdict and option, as nccl-tests' JSON; never overwrites."),
     ] = None,
     run_file: Annotated[
-        Path | None, _output("--run-file", help="Write options, fabrics and model times for `emu rerun`; never overwrites.")
+        Path | None, output_option("--run-file", help="Write options, fabrics and model times for `emu rerun`; never overwrites.")
     ] = None,
+    record: Record = None,
+    session: Annotated[
+        str | None, emulation_option("--session", metavar="NAME", help="On a testbed that emu up started.")
+    ] = None,
+    wait: Annotated[bool, emulation_option("--wait", help="With --session: until it is free, if it is busy.")] = False,
 ) -> int:
     """Run a collective over a range of sizes and print nccl-tests' table.
 
@@ -139,6 +159,8 @@ def bench(
     from emu.bench.options import (
         DEFAULT_FABRIC,
         BenchOptions,
+        given_algorithm,
+        given_faults,
         parse_auto,
         parse_count,
         parse_settings,
@@ -161,23 +183,43 @@ def bench(
         average=average,
         per_iteration=parse_switch("-I", per_iteration),
         fabrics=tuple(fabric or (DEFAULT_FABRIC,)),
-        settings=parse_settings(setting or ()),
+        settings=parse_settings(setting or (), protocol=protocol, tuner=tuner),
         n_ranks=ranks,
         rank_map=rank_map,
-        algorithm=algorithm,
+        algorithm=given_algorithm(algorithm, collective),
         channels=channels,
         chunk_bytes=None if chunk == "auto" else parse_size_bytes("--chunk", chunk),
         driver=driver or ("simulate" if context.info_name == "predict" else "emulate"),
         dilation=parse_auto("--dilation", dilation),
         accelerators_per_actor=parse_count("--accelerators-per-actor", per_actor),
+        method=method,
+        transport=transport,
         seed=seed,
         n_seeds=seeds,
         impairments=tuple(impair or ()),
+        faults=given_faults(fault, faults),
         address=address,
+        metrics=metrics,
+        metrics_names=metrics_names,
         timeout_s=timeout,
         strict=strict,
     )
-    return run_bench(options, arguments=sys.argv, json_path=json, run_path=run_file)
+    if session is not None:
+        from emu.testbed.commands import bench as run_on_testbed
+
+        given = _given(context)
+        return run_on_testbed(session, options, given=given, wait=wait, arguments=sys.argv, json_path=json, run_path=run_file)
+    return run_bench(options, arguments=sys.argv, json_path=json, run_path=run_file, record_path=record)
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The flags that were typed, by their first long name."""
+    typed = [
+        parameter.opts
+        for parameter in context.command.params
+        if parameter.name is not None and str(context.get_parameter_source(parameter.name)).endswith("COMMANDLINE")
+    ]
+    return {next((name for name in names if name.startswith("--")), names[0]) for names in typed}
 
 
 app.command("bench")(bench)
@@ -213,35 +255,37 @@ def compare(
     collective: Collective,
     switching: Annotated[
         list[str] | None,
-        _fabric(
+        fabric_option(
             "--switching",
             metavar="NAME[,KEY=VALUE,...]",
             help="A switching preset, with changes; repeat for more rows. Default: five of them, RoCE to Ultra Ethernet.",
         ),
     ] = None,
-    fabric: Annotated[str | None, _fabric("--fabric", help="Preset, topology or .toml file. Default dgx-h100-8.")] = None,
+    fabric: Annotated[str | None, fabric_option("--fabric", help="Preset, topology or .toml file. Default dgx-h100-8.")] = None,
     setting: Annotated[
-        list[str] | None, _fabric("--set", metavar="KEY=VALUE", help="A topology's parameter, for all rows.")
+        list[str] | None, fabric_option("--set", metavar="KEY=VALUE", help="A topology's parameter, for all rows.")
     ] = None,
     ranks: Ranks = None,
     impair: Impair = None,
-    algorithm: Annotated[str, _fabric("--algorithm", help="auto, ring, tree, ...; the same for all rows.")] = "auto",
+    algorithm: Algorithm = None,
     chunk: Chunk = "auto",
     begin: Begin = "16M",
-    end: Annotated[str | None, _nccl("-e", "--maxbytes", help="Largest size. Default that of -b.")] = None,
+    end: Annotated[str | None, nccl_option("-e", "--maxbytes", help="Largest size. Default that of -b.")] = None,
     factor: Factor = 2,
     iterations: Iterations = 5,
     warmup: Warmup = 1,
     check: Check = None,
-    driver: Annotated[str, _emulation("--driver", help="simulate, or emulate (real data, real time).")] = "simulate",
+    driver: Annotated[str, emulation_option("--driver", help="simulate, or emulate (real data, real time).")] = "simulate",
     dilation: Dilation = "auto",
     per_actor: PerActor = "auto",
     address: Address = None,
     timeout: Timeout = 30.0,
-    seed: Annotated[int, _emulation("--seed", help="Of routes, marks and impairments.")] = 0,
-    seeds: Annotated[int, _emulation("--seeds", help="Run N seeds; median and p99 over them.")] = 1,
+    seed: Annotated[int, emulation_option("--seed", help="Of routes, marks and impairments.")] = 0,
+    seeds: Annotated[int, emulation_option("--seeds", help="Run N seeds; median and p99 over them.")] = 1,
     strict: Strict = False,
-    json: Annotated[Path | None, _output("--json", "-J", help="Write every row with all counters; never overwrites.")] = None,
+    json: Annotated[
+        Path | None, output_option("--json", "-J", help="Write every row with all counters; never overwrites.")
+    ] = None,
 ) -> int:
     """Run a collective under several disciplines of full links and print one table: time, pauses, marks, drops, cause.
 
@@ -254,6 +298,7 @@ def compare(
     from emu.bench.options import (
         DEFAULT_FABRIC,
         BenchOptions,
+        given_algorithm,
         parse_auto,
         parse_count,
         parse_settings,
@@ -272,7 +317,7 @@ def compare(
         fabrics=(fabric or DEFAULT_FABRIC,),
         settings=parse_settings(setting or ()),
         n_ranks=ranks,
-        algorithm=algorithm,
+        algorithm=given_algorithm(algorithm, collective),
         chunk_bytes=None if chunk == "auto" else parse_size_bytes("--chunk", chunk),
         driver=driver,
         dilation=parse_auto("--dilation", dilation),
@@ -302,14 +347,18 @@ def fabrics(
         typer.Argument(help="One to describe; switching for its keys; without it, all are listed."),
     ] = None,
     setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A topology's parameter.")] = None,
+    draw: Annotated[
+        Path | None, typer.Option("--draw", metavar="FILE", help="Draw it instead: a .png, or a .html to look into.")
+    ] = None,
 ) -> int:
-    """List the fabrics, or describe one with the sources of its numbers."""
-    from emu.bench.commands import fabrics as show
+    """List the fabrics, describe one with the sources of its numbers, or draw it."""
+    from emu.bench.catalogue import fabrics as show
     from emu.bench.options import parse_settings
 
-    if name is None and setting:
-        raise ConfigError("--set needs the fabric that it is for: emu fabrics NAME --set key=value")
-    return show(name, parse_settings(setting or ()))
+    for option, given in (("--set", setting), ("--draw", draw)):
+        if name is None and given:
+            raise ConfigError(f"{option} needs the fabric that it is for: emu fabrics NAME {option} ...")
+    return show(name, parse_settings(setting or ()), draw=draw)
 
 
 @app.command()
@@ -328,6 +377,14 @@ def demo() -> int:
     from emu.bench.demo import demo as run_demo
 
     return run_demo()
+
+
+for command_of in (explain.explain, testbed.up, testbed.status, testbed.down):
+    app.command()(command_of)
+diagnose.register(app)
+app.add_typer(fault.app)
+validation.register(app)
+view.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
