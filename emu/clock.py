@@ -23,6 +23,11 @@ def utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+def unix_s() -> float:
+    """Seconds since 1970, for timestamps; it may jump."""
+    return time.time()
+
+
 def sleep_s(seconds: float) -> None:
     """Sleep; for control loops, never on the data path."""
     time.sleep(seconds)

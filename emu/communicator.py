@@ -11,17 +11,21 @@ import hashlib
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from emu.collectives.buffers import check_overlap, check_sizes, needed, require_array, stage
-from emu.collectives.call import MAX_CHUNK_BYTES, PER_RANK, Call, auto_chunk_bytes, check_chunk_bytes
-from emu.collectives.catalogue import schedule_for
+from emu.collectives.call import MAX_CHUNK_BYTES, PER_RANK, Call, auto_chunk_bytes, check_chunk_bytes, paced_chunk_bytes
+from emu.collectives.catalogue import algorithm_name, schedule_for
 from emu.collectives.executor import NOWHERE, Operation
+from emu.collectives.layout import Layout
 from emu.collectives.program import compile_program, message_slots, point_to_point
 from emu.collectives.reduce import DTYPES, Array, check_dtype, check_op
+from emu.collectives.selection import is_choice, selected
 from emu.errors import ConfigError
+from emu.protocols.costs import slice_bytes
 from emu.work import Work
 
 if TYPE_CHECKING:
@@ -43,9 +47,10 @@ class Communicator:
     start in the order of their calls; send and recv start at once.  A blocking ``send`` returns when its last byte
     has left, which waits for the receiver only beyond the connection's window.
 
-    ``algorithm``, ``channels`` and ``chunk_bytes`` must be the same on all ranks; chunks longer than the
-    connection's window go one at a time.  Roots and peers are positions in this communicator; ``index_of`` gives
-    the position of a rank of the fabric.  Ranks that are no members have no communicator object to call.
+    ``algorithm`` is a name or a selection such as ``"ring,tree"`` (:mod:`emu.collectives.selection`); it, ``protocol``,
+    ``channels`` and ``chunk_bytes`` must be the same on all ranks; chunks longer than the connection's window
+    go one at a time.  Roots and peers are positions in this communicator; ``index_of`` gives the position of a rank of the
+    fabric.  Ranks that are no members have no communicator object to call.
 
     On a fabric with ``switching`` its messages travel in one traffic class: the fabric's first for ``rank.comm``, for
     others the one whose ``priority`` was given when they were made, else their parent's.
@@ -152,7 +157,7 @@ class Communicator:
 
     def prepare(self, collective: str, *, algorithm: str, root: int = 0) -> None:
         """Build, verify and compile what the first such call would: it takes host time that no stopwatch should see."""
-        schedule = schedule_for(collective, algorithm, self.size, root)
+        schedule = schedule_for(collective, algorithm, self.size, root, self._layout)
         compile_program(schedule, self.index)
         message_slots(schedule)
 
@@ -252,6 +257,10 @@ class Communicator:
     def _class_of(self, priority: int | None) -> int:
         return self.traffic_class if priority is None else self._rank.runtime.traffic_class(_whole("priority", priority))
 
+    @cached_property
+    def _layout(self) -> Layout:
+        return self._rank.runtime.layout(self.members)
+
     # -- inside --------------------------------------------------------------------------------
 
     def _exchange(self, mine: Array, table: Array) -> None:
@@ -276,6 +285,7 @@ class Communicator:
         algorithm: str = "auto",
         channels: int = 1,
         chunk_bytes: int | None = None,
+        protocol: str | None = None,
         async_op: bool = False,
     ) -> Work:
         self._not_grouped(collective)
@@ -289,14 +299,17 @@ class Communicator:
         if root is not None and not 0 <= root < self.size:
             raise ConfigError(f"{collective}: root {root} must be from 0 to {self.size - 1}")
         itemsize = DTYPES[dtype].itemsize
+        size_bytes = count * itemsize * (self.size if collective in PER_RANK else 1)
         if collective == "barrier":
             algorithm = "dissemination"
-        elif algorithm == "auto":
-            size_bytes = count * itemsize * (self.size if collective in PER_RANK else 1)
-            algorithm = "direct"
-            if collective != "alltoallv":
-                algorithm = self._rank.runtime.choose(collective, size_bytes, self.members, root or 0)
-        call = self._call(collective, count, dtype, op, root, algorithm, channels, chunk_bytes)
+        elif not is_choice(algorithm):
+            algorithm = algorithm_name(algorithm)
+        elif collective == "alltoallv":
+            algorithm = selected(algorithm, collective)[0]
+        else:
+            algorithm = self._rank.runtime.choose(collective, size_bytes, self.members, root or 0, algorithm)
+        protocol = self._protocol(collective, algorithm, size_bytes, protocol)
+        call = self._call(collective, count, dtype, op, root, algorithm, channels, chunk_bytes, protocol)
         staged_send, _ = self._staged(send, output=False)
         staged_recv, writebacks = self._staged(recv, output=True)
         if send is recv:
@@ -324,13 +337,15 @@ class Communicator:
         algorithm: str,
         channels: int,
         chunk_bytes: int | None,
+        protocol: str = "",
     ) -> Call:
         if not 1 <= channels <= MAX_CHANNELS:
             raise ConfigError(f"{channels} channels: use 1 to {MAX_CHANNELS}")
         itemsize = DTYPES[dtype].itemsize
         if chunk_bytes is None:
             chunk_bytes = min(
-                self._auto_chunk_bytes(collective, count * itemsize, algorithm, root), self._rank.runtime.chunk_limit_bytes()
+                self._auto_chunk_bytes(collective, count * itemsize, algorithm, root, protocol),
+                self._rank.runtime.chunk_limit_bytes(),
             )
         return Call(
             collective=collective,
@@ -339,19 +354,32 @@ class Communicator:
             itemsize=itemsize,
             op=op,
             root=root,
-            algorithm=algorithm.lower(),
+            algorithm=algorithm,
             channels=channels,
             chunk_bytes=check_chunk_bytes(chunk_bytes),
+            protocol=protocol,
             traffic_class=self.traffic_class,
         )
 
-    def _auto_chunk_bytes(self, collective: str, n_bytes: int, algorithm: str, root: int | None) -> int:
-        if collective in ("send", "recv"):
-            return auto_chunk_bytes(n_bytes)
-        if collective == "alltoallv":
-            return auto_chunk_bytes(MAX_CHUNK_BYTES)
-        schedule = schedule_for(collective, algorithm, self.size, root or 0)
+    def _protocol(self, collective: str, algorithm: str, n_bytes: int, wanted: str | None) -> str:
+        runtime = self._rank.runtime
+        if collective == "barrier" or (runtime.endpoint is None and wanted is None):
+            return ""
+        return runtime.protocol(collective, algorithm, n_bytes, self.members, wanted)
+
+    def _auto_chunk_bytes(self, collective: str, n_bytes: int, algorithm: str, root: int | None, protocol: str) -> int:
+        costs = self._rank.runtime.endpoint
+        if collective in ("send", "recv", "alltoallv"):
+            longest_bytes = MAX_CHUNK_BYTES if collective == "alltoallv" else n_bytes
+            if protocol and costs is not None:
+                return slice_bytes(costs, collective, algorithm, protocol, longest_bytes)
+            return auto_chunk_bytes(longest_bytes)
+        schedule = schedule_for(collective, algorithm, self.size, root or 0, self._layout)
         block_bytes = n_bytes if collective in PER_RANK else -(-n_bytes // schedule.n_blocks)
+        if protocol and costs is not None:
+            return slice_bytes(costs, collective, algorithm, protocol, block_bytes * message_slots(schedule).most)
+        if schedule.is_paced:
+            return paced_chunk_bytes(block_bytes)
         return auto_chunk_bytes(block_bytes, *message_slots(schedule))
 
     def _staged(self, array: Array | None, *, output: bool) -> tuple[Array | None, list[tuple[Array, Array]]]:
@@ -366,7 +394,8 @@ class Communicator:
         counts: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
         payload: bool | None = None,
     ) -> Operation:
-        schedule = schedule_for(call.collective, call.algorithm, self.size, call.root or 0)
+        layout = self._layout
+        schedule = schedule_for(call.collective, call.algorithm, self.size, call.root or 0, layout)
         number = self._number
         self._number += 1
         return Operation(
@@ -374,6 +403,7 @@ class Communicator:
             program=compile_program(schedule, self.index),
             n_blocks=schedule.n_blocks,
             members=self.members,
+            switches=layout.switches if schedule.n_switches else (),
             position=self.index,
             communicator=self.identity,
             number=number,
@@ -395,7 +425,8 @@ class Communicator:
         output = kind == "recv"
         if output and self._rank.payload and not array.flags.writeable:
             raise ConfigError("recv: the array is read-only")
-        call = self._call(kind, array.size, dtype, None, None, "p2p", channels, chunk_bytes)
+        protocol = self._protocol(kind, "p2p", array.nbytes, None)
+        call = self._call(kind, array.size, dtype, None, None, "p2p", channels, chunk_bytes, protocol)
         staged, writebacks = self._staged(array, output=output)
         table = self._received if output else self._sent
         ordinal = table.get(peer, 0)

@@ -43,6 +43,14 @@ def new_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{DIRECTORY_PREFIX}{os.getpid()}-"))
 
 
+def process_stat(process_id: int) -> list[str]:
+    """What proc(5) tells of a process, from its third field, the state, on; nothing where there is none."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
 def sweep() -> None:
     """Remove directories and pages of sessions whose process was killed."""
     if not Path("/proc").is_dir():
@@ -50,7 +58,7 @@ def sweep() -> None:
     for place in {Path(tempfile.gettempdir()), memory_directory()}:
         for path in place.glob(f"{DIRECTORY_PREFIX}*-*"):
             owner = path.name.removeprefix(DIRECTORY_PREFIX).split("-")[0]
-            if not owner.isdigit() or Path(f"/proc/{owner}").exists():
+            if not owner.isdigit() or is_alive(int(owner)):
                 continue
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -61,6 +69,16 @@ def sweep() -> None:
 def descriptors_needed(n_connections: int) -> int:
     """File descriptors that an actor with so many outgoing (and as many incoming) connections opens, with a reserve."""
     return 40 + 4 * n_connections
+
+
+def is_alive(process_id: int) -> bool:
+    """Whether there is such a process on this host, and not only its remains, which nobody may ever collect in a container."""
+    return process_stat(process_id)[:1] not in ([], ["Z"], ["X"])
+
+
+def is_stopped(process_id: int) -> bool:
+    """Whether a process of this host is stopped (SIGSTOP, a debugger); False where it is gone."""
+    return process_stat(process_id)[:1] in (["T"], ["t"])
 
 
 def descriptor_limit() -> int:

@@ -20,6 +20,7 @@ import math
 from emu.clock import wall_ns
 from emu.communicator import Communicator
 from emu.errors import ConfigError
+from emu.fabric.condition import Condition
 from emu.units import PS_PER_MICROSECOND, parse_time_ps
 from emu.work import Runtime, Work
 
@@ -53,9 +54,15 @@ class Rank:
         self.name = name
         self.seed = seed
         self.cursor_ps = start_ps
+        self.computed_ps = 0
+        """Declared computation so far."""
+        self.stretches_ps: list[tuple[int, int]] = []
+        """Its last stretches, until the runtime has seen them."""
         self.resumed_ns = self.accounted_ns = wall_ns()
         self.in_flight: dict[int, Work] = {}
         """Calls that nobody has waited for yet, by identity; the end of the function waits for them."""
+        self.condition = Condition()
+        """Well, until the run takes the rank in and tells what faults do to it."""
         self.comm = Communicator(rank=self, members=members, identity=communicator, name="world")
 
     @property
@@ -91,7 +98,10 @@ class Rank:
         self._charge()
         if self.cursor_ps + time_ps > LAST_PS:
             raise ConfigError(f"compute() of {time_ps} ps would take model time past {LAST_PS} ps (13 days)")
-        self.cursor_ps += time_ps
+        begin_ps = self.cursor_ps
+        self.cursor_ps = self.condition.compute.finish(begin_ps, time_ps)
+        self.stretches_ps.append((begin_ps, self.cursor_ps))
+        self.computed_ps += self.cursor_ps - begin_ps
 
     def settle(self) -> None:
         """Before a stopwatch is started: forgive what is late so far, so that the next call is due when it is made.
@@ -106,5 +116,5 @@ class Rank:
             now_ns = wall_ns()
             scale = self.runtime.scale()
             if scale:
-                self.cursor_ps += int((now_ns - self.resumed_ns) * 1000 / scale)
+                self.cursor_ps = self.condition.compute.finish(self.cursor_ps, int((now_ns - self.resumed_ns) * 1000 / scale))
             self.resumed_ns = now_ns

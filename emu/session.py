@@ -6,23 +6,28 @@ Ctrl-C, a failed start.
 
 from __future__ import annotations
 
-import os
 import secrets
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from emu.drivers.backend import Backend, Simulated
 from emu.drivers.choice import Chooser
-from emu.drivers.engine import Engine, ImpairmentTable
-from emu.drivers.simulate import DEFAULT_TIMEOUT_S, Simulation
+from emu.drivers.observing import Expectations, congestion, observe
+from emu.drivers.simulate import DEFAULT_TIMEOUT_S
 from emu.drivers.switching_guard import check_run
 from emu.errors import ConfigError, EmuError, PeerLost
-from emu.fabric.counters import AdapterStatistics, QueueStatistics
 from emu.fabric.link import LinkStatistics
+from emu.faults.book import FaultBook, FaultRecord
+from emu.faults.spec import Injection, placed_impairments
 from emu.impairments.spec import parse_impairment, resolve
-from emu.rank import Rank
-from emu.telemetry.congestion import CongestionReport, collect
+from emu.telemetry import file_sd
+from emu.telemetry.congestion import CongestionReport
+from emu.telemetry.observation import Observation
+from emu.telemetry.record import Mark, RunRecord
+from emu.telemetry.snapshot import About
 from emu.topologies.fabric_file import load
 from emu.topologies.graph import Topology
 from emu.topologies.routing import with_seed
@@ -33,6 +38,9 @@ ASSUMED_HOST_BYTES_PER_S = 500 * 10**6
 ASSUMED_HOP_S = 0.0005
 """What a small host surely moves, and how long a frame takes from actor to actor, where nothing was calibrated."""
 
+if TYPE_CHECKING:
+    from emu.telemetry.prometheus import Collector
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
@@ -40,7 +48,8 @@ class Counters:
 
     ``transport_backpressure``, lateness and order are the host's doing (0 under simulate).
     ``socket_payload_bytes`` went over sockets: equal to the links' payload when every hop did.
-    ``congestion``: queues, pauses, drops and adapters; None on a fabric without ``switching``.
+    ``congestion``: queues, pauses, drops and adapters; None on a fabric without ``switching``.  ``stopped_s``: for how
+    long actors' processes were stopped, by the name of their first node.
     """
 
     order_violations: int
@@ -55,115 +64,7 @@ class Counters:
     socket_payload_bytes: int
     links: Mapping[str, LinkStatistics]
     congestion: CongestionReport | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineCounters:
-    """One engine's part of :class:`Counters`: links and queues (by class) by link, adapters by rank, its last event's time."""
-
-    links: dict[int, LinkStatistics]
-    events: int
-    queues: dict[int, tuple[QueueStatistics, ...]]
-    adapters: dict[int, AdapterStatistics]
-    now_ps: int
-    order_violations: int = 0
-    order_weight_ps: int = 0
-    transport_backpressure: int = 0
-    largest_lateness_ps: int = 0
-    socket_payload_bytes: int = 0
-
-    @staticmethod
-    def of(engine: Engine) -> EngineCounters:
-        return EngineCounters(
-            links=engine.link_statistics(),
-            events=engine.events,
-            queues=engine.queue_statistics(),
-            adapters=engine.adapter_statistics(),
-            now_ps=engine.now_ps,
-        )
-
-
-class Backend(Protocol):
-    """A driver, from the session's side."""
-
-    def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None: ...
-    def run(
-        self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int
-    ) -> dict[int, Any]: ...
-    def counters(self) -> list[EngineCounters]: ...
-    def elapsed_ps(self) -> int:
-        """Model time at which the last rank of the last run returned; 0 before."""
-        ...
-
-    def lost_nodes(self) -> frozenset[int]: ...
-    def process_ids(self) -> dict[str, int]: ...
-    def hops(self) -> list[tuple[int, int]]: ...
-    def close(self) -> None: ...
-
-
-class _Simulated:
-    """The simulating driver behind a session."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._simulation: Simulation | None = None
-        self._start_ps = self._elapsed_ps = 0
-
-    def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None:
-        session = self._session
-        self._simulation = Simulation(
-            with_seed(session.topology, seed),
-            seed=seed,
-            impairments=impairments,
-            payload=session.payload,
-            choose_algorithm=session.chooser.choose,
-            timeout_s=session.timeout_s,
-        )
-        if session.record_hops:
-            self._simulation.engine.hops = []
-        self._start_ps = self._elapsed_ps = 0
-
-    def run(
-        self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int
-    ) -> dict[int, Any]:
-        simulation = self._simulation
-        if simulation is None:
-            raise EmuError("the session has not begun")
-        topology = simulation.topology
-        ranks = [
-            Rank(
-                runtime=simulation.runtime,
-                world_rank=world_rank,
-                members=members,
-                name=topology.nodes[topology.ranks[world_rank]].name,
-                seed=self._session.seed,
-                start_ps=self._start_ps,
-                communicator=communicator,
-            )
-            for world_rank in members
-        ]
-        results = simulation.run(function, args, ranks)
-        self._elapsed_ps = max(rank.cursor_ps for rank in ranks)
-        self._start_ps = max(self._elapsed_ps, simulation.engine.now_ps)
-        return results
-
-    def hops(self) -> list[tuple[int, int]]:
-        return [] if self._simulation is None else list(self._simulation.engine.hops or [])
-
-    def counters(self) -> list[EngineCounters]:
-        return [] if self._simulation is None else [EngineCounters.of(self._simulation.engine)]
-
-    def elapsed_ps(self) -> int:
-        return self._elapsed_ps
-
-    def lost_nodes(self) -> frozenset[int]:
-        return frozenset()
-
-    def process_ids(self) -> dict[str, int]:
-        return {node.name: os.getpid() for node in self._session.topology.nodes}
-
-    def close(self) -> None:
-        self._simulation = None
+    stopped_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Session:
@@ -174,9 +75,14 @@ class Session:
     ``dilation``: wall seconds per model second; "auto" takes a cautious figure from the fabric alone
     (``emu bench`` calibrates the host and chooses per row); 0 runs unpaced, without a verdict.
     ``user_time``: whether Python between calls costs nothing ("declared") or wall time over dilation ("measured").
+    ``faults``: as ``--fault``; their times count from each :meth:`begin`.
     ``payload``: False simulates without data.
     ``accelerators_per_actor``: None packs automatically.  ``address``: a Ray cluster's; None starts Ray here.
     ``record_hops``: simulate remembers (model time, payload bytes) of every frame and hop, see :meth:`hops`.
+    ``record``: notes calls, chunks and hops, see :meth:`record`; on a long run only the first of them.
+    ``metrics``: ADDRESS:PORT at which an exporter on every node serves Prometheus ("auto": a free port of 127.0.0.1, or on
+    several hosts as "node:0", of each node's own address); None: none.
+    ``metrics_names``: "emu", or "nccl-inspector" for that plugin's beside them.
     ``transport``: "auto" (ipc on one host, else tcp), "ipc" or "tcp".
 
     Raises ConfigError before anything starts.
@@ -191,6 +97,7 @@ class Session:
         seed: int = 0,
         dilation: float | str = "auto",
         impairments: tuple[str, ...] = (),
+        faults: tuple[str, ...] = (),
         accelerators_per_actor: int | None = None,
         address: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -198,6 +105,9 @@ class Session:
         user_time: str = "declared",
         transport: str = "auto",
         record_hops: bool = False,
+        record: bool = False,
+        metrics: str | None = None,
+        metrics_names: str = "emu",
     ) -> None:
         specs = tuple(impairments)
         if isinstance(fabric, str):
@@ -214,6 +124,9 @@ class Session:
             raise ConfigError(f"driver {driver!r}: use emulate or simulate")
         if driver == "simulate" and user_time == "measured":
             raise ConfigError("user_time 'measured' needs the wall clock of driver emulate; under simulate use declared")
+        if metrics is not None and driver == "simulate":
+            raise ConfigError("metrics: exporters go with driver emulate; a simulation has metrics_text()")
+        endpoint = None if metrics is None else file_sd.parse_endpoint(metrics)
         if not timeout_s > 0:
             raise ConfigError(f"timeout {timeout_s:g} s: it must be more than 0")
         self.topology = with_seed(topology, seed)
@@ -223,10 +136,24 @@ class Session:
         self.user_time = user_time
         self.timeout_s = timeout_s
         self.record_hops = record_hops
+        self._is_recording = record
         self.chooser = Chooser(self.topology)
         self.session_id = secrets.randbits(63)
+        self._collector: Collector | None = None
+        self._expectations = Expectations(self.topology, self.chooser)
+        self._failure: EmuError | None = None
+        self._about = About(
+            session=f"{self.session_id:x}",
+            fabric=topology.name,
+            driver=driver,
+            ranks=topology.n_ranks,
+            seed=seed,
+            inspector=file_sd.check_metrics_names(metrics_names),
+        )
         self._impairments = resolve([parse_impairment(spec) for spec in specs], self.topology)
-        check_run(self.topology, self._impairments)
+        self._faults = FaultBook(self.topology, faults)
+        self._in_book = threading.Lock()
+        self._check(self._faults.injections())
         self._epoch = 0
         self._runs = 0
         self._broken = False
@@ -235,7 +162,13 @@ class Session:
         self.dilation = _cautious_dilation(self.topology) if dilation == "auto" else _checked_dilation(dilation)
         self._backend: Backend
         if driver == "simulate":
-            self._backend = _Simulated(self)
+            self._backend = Simulated(
+                topology=self.topology,
+                payload=payload,
+                choose_algorithm=self.chooser.choose,
+                timeout_s=timeout_s,
+                record_hops=record_hops,
+            )
         else:
             from emu.actors.backend import RayBackend  # heavy: only where actors are wanted
 
@@ -248,8 +181,11 @@ class Session:
                 payload=payload,
                 user_time=user_time,
                 transport=transport,
+                metrics=None if endpoint is None else (*endpoint, self._about),
             )
         try:
+            if record:
+                self._backend.record()
             self.begin()
         except BaseException:
             self._backend.close()
@@ -261,6 +197,15 @@ class Session:
         lost = self._backend.lost_nodes()
         return tuple(rank for rank, node in enumerate(self.topology.ranks) if node not in lost)
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Nodes whose actors are known to have died: by what failed, or by :meth:`look`."""
+        return tuple(self.topology.nodes[node].name for node in sorted(self._backend.lost_nodes()))
+
+    def look(self) -> None:
+        """See whether actors have died since the last run, which itself looks all the time; not while one is under way."""
+        self._backend.look()
+
     def begin(self, dilation: float | None = None, seed: int | None = None) -> None:
         """A fresh model at time 0, counters at 0; optionally another dilation or seed."""
         if dilation is not None:
@@ -269,9 +214,55 @@ class Session:
             self.seed = seed
         if self._closed:
             raise EmuError("the session is closed; open another")
-        self._epoch += 1
-        self._broken = False
-        self._backend.begin(epoch=self._epoch, dilation=self.dilation, seed=self.seed, impairments=self._impairments)
+        with self._in_book:
+            faults = self._faults.begin(self._backend.elapsed_ps() if self._epoch else 0, self.ranks)
+            self._epoch += 1
+            self._broken = False
+            self._failure = None
+            self._backend.record_hops = self.record_hops
+            self._backend.begin(
+                epoch=self._epoch, dilation=self.dilation, seed=self.seed, impairments=self._impairments, faults=faults
+            )
+
+    def _check(self, faults: tuple[Injection, ...]) -> None:
+        """Raises ConfigError where impairments and faults do not go with the fabric's switching."""
+        both = dict(self._impairments)
+        for link, placed in placed_impairments(faults).items():
+            both[link] = (*both.get(link, ()), *placed)
+        check_run(self.topology, both)
+
+    def add_fault(self, text: str, *, dry_run: bool = False) -> FaultRecord:
+        """Inject a fault now, written as for ``--fault``; in any thread, also while a function runs.
+
+        It takes effect at the present model time, from the next chunk on, and holds on over fresh models until its ``for``
+        is used up or it is cleared.  With ``dry_run`` nothing happens but that what would be hit is said.  Raises ConfigError.
+        """
+        book = self._faults
+        with self._in_book:
+            entry = book.propose(text)
+            self._check((*book.injections(), *entry.injections))
+            if not dry_run:
+                doomed = [one for one in entry.injections if one.kind == "killed" and one.fault.at_ps is None]
+                if doomed:
+                    entry.took_effect({one.component: self._backend.kill(one.rank) for one in doomed})
+                else:
+                    entry.took_effect(self._backend.inject(entry.injections))
+                book.add(entry)
+            return book.record(entry)
+
+    def faults(self) -> tuple[FaultRecord, ...]:
+        """All faults of this session, scheduled ones first."""
+        with self._in_book:
+            return self._faults.records()
+
+    def clear_faults(self, number: int | None = None) -> tuple[FaultRecord, ...]:
+        """End the fault of that number, or all, now and for good; what is decided stays.  In any thread.  Raises ConfigError."""
+        book = self._faults
+        with self._in_book:
+            entries = book.chosen(number)
+            for entry in entries:
+                entry.ends(self._backend.lift(entry.number))
+            return tuple(book.record(entry) for entry in entries)
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Run ``function(rank, *args)`` on every living rank; results in rank order.
@@ -295,8 +286,9 @@ class Session:
         self._running = True
         try:
             results = self._backend.run(function, args, members, self._runs)
-        except BaseException:
+        except BaseException as error:
             self._broken = True
+            self._failure = error if isinstance(error, EmuError) else None
             raise
         finally:
             self._running = False
@@ -322,9 +314,9 @@ class Session:
                                     (name,),
                                 )
 
-    def choose_algorithm(self, collective: str, n_bytes: int, root: int = 0) -> str:
-        """What ``auto`` stands for on this fabric, for S = ``n_bytes`` over all ranks."""
-        return self.chooser.choose(collective, n_bytes, tuple(range(self.topology.n_ranks)), root)
+    def choose_algorithm(self, collective: str, n_bytes: int, root: int = 0, selection: str = "auto") -> str:
+        """What ``auto``, or another selection, stands for on this fabric, for S = ``n_bytes`` over all living ranks."""
+        return self.chooser.choose(collective, n_bytes, self.ranks, root, selection)
 
     def counters(self) -> Counters:
         """What happened since ``begin``, over all actors."""
@@ -349,7 +341,8 @@ class Session:
             events=sum(part.events for part in parts),
             socket_payload_bytes=sum(part.socket_payload_bytes for part in parts),
             links=links,
-            congestion=_congestion(topology, parts, self._backend.elapsed_ps()),
+            stopped_s=self._backend.stopped_s(),
+            congestion=congestion(topology, parts, self._backend.elapsed_ps()),
         )
 
     def congestion(self) -> CongestionReport:
@@ -365,6 +358,50 @@ class Session:
     def hops(self) -> list[tuple[int, int]]:
         """(model time in ps, payload bytes) of every frame and hop since ``begin``, with ``record_hops`` under simulate."""
         return self._backend.hops()
+
+    def observe(self) -> Observation:
+        """What a monitoring system sees of the runs since :meth:`begin`, and what was to be expected: for ``emu.diagnosis``."""
+        return observe(
+            self.topology,
+            self._backend.counters(),
+            self._expectations,
+            seed=self.seed,
+            dilation=self.dilation if self.driver == "emulate" else 0.0,
+            elapsed_ps=self._backend.elapsed_ps(),
+            stopped_s=self._backend.stopped_s(),
+            failure=self._failure,
+        )
+
+    def record(self) -> RunRecord:
+        """All that was noted since :meth:`begin`, with ``record``: for ``emu.telemetry.attribution``, or to be saved."""
+        if not self._is_recording:
+            raise ConfigError("this session keeps no record; open it with record=True")
+        counters = self.counters()
+        return RunRecord.of(
+            self.topology,
+            self._backend.recorders(),
+            driver=self.driver,
+            seed=self.seed,
+            dilation=self.dilation if self.driver == "emulate" else 0.0,
+            marks=_marks(self.faults()),
+            largest_lateness_ps=counters.largest_lateness_ps,
+            order_violations=counters.order_violations,
+            observed=self.observe(),
+        )
+
+    def metrics_text(self) -> str:
+        """What Prometheus would scrape now, of all actors; see ``emu.telemetry.catalogue``.  Under simulate between runs."""
+        from emu.telemetry.prometheus import Collector  # prometheus_client: only where metrics are wanted
+
+        if self._closed:
+            raise EmuError("the session is closed; open another")
+        if self._collector is None:
+            self._collector = Collector(self.topology, about=self._about, readings=self._backend.readings)
+        return self._collector.text()
+
+    def metrics_endpoints(self) -> tuple[str, ...]:
+        """Where the exporters are, one for each node; empty without ``metrics``."""
+        return tuple(f"http://{endpoint}/metrics" for endpoint in self._backend.metrics_endpoints().values())
 
     def process_ids(self) -> dict[str, int]:
         """Process id of each node's actor (of this process, under simulate)."""
@@ -382,16 +419,14 @@ class Session:
         self.close()
 
 
-def _congestion(topology: Topology, parts: list[EngineCounters], elapsed_ps: int) -> CongestionReport | None:
-    if topology.switching is None:
-        return None
-    return collect(
-        topology,
-        queues={link: found for part in parts for link, found in part.queues.items()},
-        adapters={rank: found for part in parts for rank, found in part.adapters.items()},
-        links={link: found for part in parts for link, found in part.links.items()},
-        elapsed_ps=elapsed_ps or max((part.now_ps for part in parts), default=0),  # timers may run on after the last rank
-    )
+def _marks(faults: tuple[FaultRecord, ...]) -> list[Mark]:
+    found = []
+    for fault in faults:
+        for effect in fault.effects:
+            found.append(Mark(effect.begin_ps, effect.component, fault.text))
+            if effect.end_ps is not None:
+                found.append(Mark(effect.end_ps, effect.component, f"end of {fault.text}"))
+    return found
 
 
 def _checked_dilation(dilation: float | str) -> float:

@@ -14,13 +14,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from emu.clock import sleep_s, wall_ns
-from emu.collectives.catalogue import algorithms_for, schedule_for
+from emu.collectives.catalogue import algorithms_for, find_algorithm, schedule_for
+from emu.collectives.layout import Layout, flat, layout_of
 from emu.drivers.emulate import EmulatedHost
 from emu.drivers.engine import ImpairmentTable
 from emu.drivers.floors import FloorPage
@@ -28,8 +29,12 @@ from emu.drivers.placement import Placement
 from emu.drivers.runtime import Runtime
 from emu.drivers.simulate import Simulation
 from emu.errors import ConfigError, EmuError
+from emu.fabric.recorder import Recorder
+from emu.faults.book import FaultBook
 from emu.rank import Rank
+from emu.topologies.fabric_file import load_fabric
 from emu.topologies.graph import Topology
+from emu.topologies.routing import take_ranks
 from emu.wire import FRAME, unpack_prefix
 
 SESSION = 0x7E57
@@ -58,6 +63,8 @@ class Outcome:
     largest_lateness_ps: int = 0
     transport_backpressure: int = 0
     frames_sent: int = 0
+    recorders: tuple[Recorder, ...] = ()
+    """What was noted, with ``record``: by engine."""
 
 
 class InMemoryNetwork:
@@ -134,15 +141,52 @@ class InMemoryCarrier:
 
 
 def algorithms_over(collective: str, n_ranks: int) -> tuple[str, ...]:
-    """Algorithms of emu's folder that do ``collective`` over so many ranks: those that do not decline."""
+    """Algorithms of emu's folder that do ``collective`` over so many ranks of which nothing is known: that do not decline."""
+    return tuple(name for name in algorithms_for(collective) if _takes(collective, name, flat(n_ranks)))
 
-    def takes(name: str) -> bool:
-        with contextlib.suppress(ConfigError):
-            schedule_for(collective, name, n_ranks)
-            return True
-        return False
 
-    return tuple(name for name in algorithms_for(collective) if takes(name))
+@lru_cache
+def fabrics_over(n_ranks: int) -> tuple[Topology, ...]:
+    """Small fabrics that differ in what algorithms ask of them: a plain star; one node with a switch, and two leaves, that
+    combine; nodes on rails, of each size that fits; a torus of two dimensions."""
+    switches = {"multicast": "true"}
+    leaf = -(-n_ranks // 2)
+    found = [
+        load_fabric("star", {"ranks": str(n_ranks)}),
+        load_fabric("star", {"ranks": str(n_ranks), "host_size": str(n_ranks), "multicast": "true"}),
+        take_ranks(load_fabric("clos", {"leaves": "2", "spines": "2", "accelerators_per_leaf": str(leaf), **switches}), n_ranks),
+    ]
+    for size in (size for size in range(2, n_ranks // 2 + 1) if n_ranks % size == 0):
+        nodes = str(n_ranks // size)
+        rails = {"nodes": nodes, "rails": str(size), "nodes_per_leaf": nodes, "host_size": str(size), "multicast": "true"}
+        found += [load_fabric("rails", rails), load_fabric("torus", {"shape": f"{nodes}x{size}"})]
+    return tuple(found)
+
+
+def layouts_over(collective: str, algorithm: str, n_ranks: int) -> tuple[Layout, ...]:
+    """How so many ranks may lie for an algorithm of emu's folder to do ``collective``: on :func:`fabrics_over`, or flat."""
+    layouts = [flat(n_ranks)]
+    if find_algorithm(algorithm).asks_layout:
+        layouts += [layout_of(fabric, tuple(range(n_ranks))) for fabric in fabrics_over(n_ranks)[1:]]
+    return tuple(layout for layout in layouts if _takes(collective, algorithm, layout))
+
+
+def algorithms_on(collective: str, fabric: Topology) -> tuple[str, ...]:
+    """Algorithms of emu's folder that do ``collective`` over all ranks of a fabric."""
+    layout = layout_of(fabric, tuple(range(fabric.n_ranks)))
+    return tuple(name for name in algorithms_for(collective) if _takes(collective, name, layout))
+
+
+def fabric_over(collective: str, algorithm: str, n_ranks: int) -> Topology | None:
+    """The first of :func:`fabrics_over` on which an algorithm does ``collective``."""
+    return next((fabric for fabric in fabrics_over(n_ranks) if algorithm in algorithms_on(collective, fabric)), None)
+
+
+def _takes(collective: str, algorithm: str, layout: Layout) -> bool:
+    with contextlib.suppress(ConfigError):
+        schedule_for(collective, algorithm, layout.n_ranks, 0, layout)
+        return True
+    return False
 
 
 def one_actor_per_node(topology: Topology) -> tuple[int, ...]:
@@ -156,20 +200,31 @@ def simulated(
     *args: Any,
     seed: int = 0,
     impairments: ImpairmentTable | None = None,
+    faults: tuple[str, ...] = (),
     n_runs: int = 1,
+    record: bool = False,
 ) -> Outcome:
     """Run ``function(rank, *args)`` on every rank under virtual time, ``n_runs`` times on one model; results of the last.
 
     Raises what the run raises.
     """
-    simulation = Simulation(topology, seed=seed, impairments=impairments or {}, payload=True, choose_algorithm=_no_choice)
+    simulation = Simulation(
+        topology,
+        seed=seed,
+        impairments=impairments or {},
+        payload=True,
+        choose_algorithm=_no_choice,
+        faults=FaultBook(topology, faults).injections(),
+    )
+    recorder = simulation.engine.recorder = Recorder() if record else None
     results: dict[int, Any] = {}
     start_ps = 0
     for _ in range(n_runs):
         ranks = _ranks(topology, simulation.runtime, seed, range(topology.n_ranks), start_ps)
         results = simulation.run(function, args, ranks)
         start_ps = max(simulation.engine.now_ps, *(rank.cursor_ps for rank in ranks))
-    return Outcome(results=[results[rank] for rank in range(topology.n_ranks)])
+    recorders = () if recorder is None else (recorder,)
+    return Outcome(results=[results[rank] for rank in range(topology.n_ranks)], recorders=recorders)
 
 
 def emulated_in_process(
@@ -181,10 +236,12 @@ def emulated_in_process(
     page: Path | None,
     seed: int = 0,
     impairments: ImpairmentTable | None = None,
+    faults: tuple[str, ...] = (),
     hold: Hold | None = None,
     reject_every: int = 0,
     clock_offsets_ns: tuple[int, ...] = (),
     n_runs: int = 1,
+    record: bool = False,
 ) -> Outcome:
     """Run ``function(rank, *args)`` on every rank under the emulating driver, one thread per actor of ``owner``.
 
@@ -219,7 +276,15 @@ def emulated_in_process(
     loops = [threading.Thread(target=_loop, args=(host,), name=f"emu-loop-{host.process}", daemon=True) for host in hosts]
     try:
         for host, mapped in zip(hosts, pages, strict=True):
-            host.begin(epoch=1, dilation=dilation, seed=seed, impairments=impairments or {}, page=mapped)
+            host.is_recording = record
+            host.begin(
+                epoch=1,
+                dilation=dilation,
+                seed=seed,
+                impairments=impairments or {},
+                page=mapped,
+                faults=FaultBook(topology, faults).injections(),
+            )
         start_ps = 0
         for number in range(n_runs):
             if number:
@@ -252,6 +317,7 @@ def emulated_in_process(
         largest_lateness_ps=max(host.counters.largest_lateness_ps for host in hosts),
         transport_backpressure=sum(host.counters.transport_backpressure for host in hosts),
         frames_sent=sum(host.counters.frames_sent for host in hosts),
+        recorders=tuple(host.engine.recorder for host in hosts if host.engine.recorder is not None),
     )
 
 
@@ -325,5 +391,5 @@ def _ranks(topology: Topology, runtime: Runtime, seed: int, hosted: Any, start_p
     ]
 
 
-def _no_choice(collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
+def _no_choice(collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
     raise EmuError(f"{collective}: name an algorithm; a test decides nothing by prediction")

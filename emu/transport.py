@@ -8,25 +8,43 @@ A HELLO opens each connection, so that the run starts only when all are up.
 What is in flight is bounded by the model's credits, never by ZeroMQ's high-water
 mark; when a socket pushes back all the same, ``send`` says so and the caller counts it.
 Closing waits for nothing (LINGER 0).  CURVE encrypts where actors sit on several
-hosts: keys live in memory, for one session.
+hosts: keys live in memory, for one session.  Over tcp an endpoint binds a free port, of the
+range $EMU_DATA_PORTS where that is set, for firewalls.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
+
+from emu.errors import ConfigError
 
 HIGH_WATER_MESSAGES = 4096
 """Far above what the windows allow in flight in any sensible case."""
 COPY_BYTES = 128 * 1024
 KERNEL_BUFFER_BYTES = 256 * 1024
 """Small enough to stay in the cache: 4 MiB cost 15 % of the throughput of a ring all-reduce over tcp."""
+PORTS_VARIABLE: Final = "EMU_DATA_PORTS"
+
+
+def data_ports(environment: Mapping[str, str] | None = None) -> range | None:
+    """The ports that endpoints may bind, from $EMU_DATA_PORTS (``20000-24999``); None where any will do.  Raises ConfigError."""
+    text = (os.environ if environment is None else environment).get(PORTS_VARIABLE, "")
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    first, last = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1024 <= first <= last <= 65_535:
+        raise ConfigError(f"{PORTS_VARIABLE} {text!r}: write FIRST-LAST, from 1024 to 65535, such as 20000-24999")
+    return range(first, last + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +61,21 @@ class Keys:
 
 
 class Transport:
-    """Sockets of one actor.  ``scheme`` is "ipc" (same host, no file is left) or "tcp"."""
+    """Sockets of one actor.  ``scheme`` is "ipc" (same host, no file is left) or "tcp", there on one of ``ports``.
 
-    def __init__(self, *, scheme: str, address: str, name: str, keys: Keys | None = None, io_threads: int = 1) -> None:
+    Raises ConfigError where all of them are taken.
+    """
+
+    def __init__(
+        self,
+        *,
+        scheme: str,
+        address: str,
+        name: str,
+        keys: Keys | None = None,
+        ports: range | None = None,
+        io_threads: int = 1,
+    ) -> None:
         self._context = zmq.Context(io_threads=io_threads)
         self._authenticator: ThreadAuthenticator | None = None
         self._keys = keys
@@ -61,13 +91,17 @@ class Transport:
             self._pull.curve_publickey, self._pull.curve_secretkey = keys.public, keys.secret
             self._pull.setsockopt(zmq.ZAP_DOMAIN, b"emu")
             self._pull.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        if scheme == "ipc":
-            # Linux has socket names without a file ("@"): nothing is left even after kill -9.
-            self._pull.bind(f"ipc://@emu-{name}" if sys.platform == "linux" else f"ipc:///tmp/emu-{name}")
-        else:
-            self._pull.bind(f"tcp://{address}:*")
-        self.endpoint: str = self._pull.getsockopt_string(zmq.LAST_ENDPOINT)
         self._push: dict[int, zmq.Socket[bytes]] = {}
+        try:
+            if scheme == "ipc":
+                # Linux has socket names without a file ("@"): nothing is left even after kill -9.
+                self._pull.bind(f"ipc://@emu-{name}" if sys.platform == "linux" else f"ipc:///tmp/emu-{name}")
+            else:
+                _bind(self._pull, address, ports)
+        except BaseException:
+            self.close()
+            raise
+        self.endpoint: str = self._pull.getsockopt_string(zmq.LAST_ENDPOINT)
         self.descriptor = int(self._pull.getsockopt(zmq.FD))
 
     def _common(self, socket: zmq.Socket[bytes]) -> None:
@@ -122,6 +156,23 @@ class Transport:
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.term()
+
+
+def _bind(socket: zmq.Socket[bytes], address: str, ports: range | None) -> None:
+    if ports is None:
+        socket.bind(f"tcp://{address}:*")
+        return
+    for port in ports:
+        try:
+            socket.bind(f"tcp://{address}:{port}")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE:
+                raise
+        else:
+            return
+    raise ConfigError(
+        f"{PORTS_VARIABLE}: all of {address}:{ports[0]}-{ports[-1]} are taken; give a wider range, or end other sessions"
+    )
 
 
 def _send_payload(socket: zmq.Socket[bytes], payload: Any) -> None:

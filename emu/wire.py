@@ -10,6 +10,7 @@ a grant or an answer that travels against them.
 
 Times are model picoseconds at which the frame is due at the far end of ``link``; ``promise_ps``
 says that no later frame on it has its tail there before.
+Behind the header of a frame or packet is its account, see ``fabric.account``.
 ``anchor_ns`` is the wall time of model time 0 on the session's clock: when user
 code took wall time, whoever was late moves it and the rest learn it from here.
 """
@@ -22,7 +23,7 @@ from typing import Final, NamedTuple
 from emu.errors import WireError
 
 MAGIC: Final = 0x454D  # "EM"
-VERSION: Final = 3
+VERSION: Final = 4
 HELLO: Final = 1
 FRAME: Final = 2
 PACKET: Final = 3
@@ -30,12 +31,18 @@ NOTICE: Final = 4
 INLINE_BYTES: Final = 8192
 """Payloads up to this size are copied behind the header: one message is cheaper than two."""
 
-_PREFIX: Final = struct.Struct("<HBBQI")  # magic, version, kind, session, epoch
-_BODY: Final = struct.Struct("<IIIIHQIqqqQqIIQQQQq")
-_PACKET_BODY: Final = struct.Struct("<IIIIQIQqIIQQQHHH??QIQQQqqqq")
+_HEAD: Final = "<HBBQI"
+_FRAME_FIELDS: Final = "IIIIHQIqqqQqIIQQQQq"
+_PACKET_FIELDS: Final = "IIIIQIQqIIQQQHHH??QIQQQqqqq"
+_ACCOUNT_FIELDS: Final = "7qIqqI"
+_PREFIX: Final = struct.Struct(_HEAD)  # magic, version, kind, session, epoch
+_FRAME: Final = struct.Struct(_HEAD + _FRAME_FIELDS + _ACCOUNT_FIELDS)
+_BODY: Final = struct.Struct("<" + _FRAME_FIELDS + _ACCOUNT_FIELDS)
+_PACKET: Final = struct.Struct(_HEAD + _PACKET_FIELDS + _ACCOUNT_FIELDS)
+_PACKET_BODY: Final = struct.Struct("<" + _PACKET_FIELDS + _ACCOUNT_FIELDS)
 _NOTICE_BODY: Final = struct.Struct("<IHB?iHiiHqQqqQqq")
-HEADER_BYTES: Final = _PREFIX.size + _BODY.size
-PACKET_BYTES: Final = _PREFIX.size + _PACKET_BODY.size
+HEADER_BYTES: Final = _FRAME.size
+PACKET_BYTES: Final = _PACKET.size
 NOTICE_BYTES: Final = _PREFIX.size + _NOTICE_BODY.size
 
 
@@ -95,6 +102,10 @@ class PacketHeader(NamedTuple):
     anchor_ns: int
 
 
+_N_FIELDS: Final = len(Header._fields)
+_N_PACKET_FIELDS: Final = len(PacketHeader._fields)
+
+
 class NoticeHeader(NamedTuple):
     """One notice on its way, see ``fabric.packet``.
 
@@ -124,12 +135,12 @@ def pack_hello(session: int, epoch: int, process: int) -> bytes:
     return _PREFIX.pack(MAGIC, VERSION, HELLO, session, epoch) + process.to_bytes(4, "little")
 
 
-def pack(session: int, epoch: int, header: Header) -> bytes:
-    return _PREFIX.pack(MAGIC, VERSION, FRAME, session, epoch) + _BODY.pack(*header)
+def pack(session: int, epoch: int, header: Header, account: list[int]) -> bytes:
+    return _FRAME.pack(MAGIC, VERSION, FRAME, session, epoch, *header, *account)
 
 
-def pack_packet(session: int, epoch: int, header: PacketHeader) -> bytes:
-    return _PREFIX.pack(MAGIC, VERSION, PACKET, session, epoch) + _PACKET_BODY.pack(*header)
+def pack_packet(session: int, epoch: int, header: PacketHeader, account: list[int]) -> bytes:
+    return _PACKET.pack(MAGIC, VERSION, PACKET, session, epoch, *header, *account)
 
 
 def pack_notice(session: int, epoch: int, header: NoticeHeader) -> bytes:
@@ -155,18 +166,20 @@ def unpack_hello(data: bytes | memoryview) -> int:
     return int.from_bytes(data[_PREFIX.size : _PREFIX.size + 4], "little")
 
 
-def unpack(data: bytes | memoryview) -> Header:
-    """The frame header.  Raises WireError when bytes are missing."""
+def unpack(data: bytes | memoryview) -> tuple[Header, list[int]]:
+    """The frame header and the account.  Raises WireError when bytes are missing."""
     if len(data) < HEADER_BYTES:
         raise WireError(f"a frame of {len(data)} bytes is too short for a header of {HEADER_BYTES}")
-    return Header._make(_BODY.unpack_from(data, _PREFIX.size))
+    fields = _BODY.unpack_from(data, _PREFIX.size)
+    return Header._make(fields[:_N_FIELDS]), list(fields[_N_FIELDS:])
 
 
-def unpack_packet(data: bytes | memoryview) -> PacketHeader:
-    """The packet header.  Raises WireError when bytes are missing."""
+def unpack_packet(data: bytes | memoryview) -> tuple[PacketHeader, list[int]]:
+    """The packet header and the account.  Raises WireError when bytes are missing."""
     if len(data) < PACKET_BYTES:
         raise WireError(f"a packet of {len(data)} bytes is too short for a header of {PACKET_BYTES}")
-    return PacketHeader._make(_PACKET_BODY.unpack_from(data, _PREFIX.size))
+    fields = _PACKET_BODY.unpack_from(data, _PREFIX.size)
+    return PacketHeader._make(fields[:_N_PACKET_FIELDS]), list(fields[_N_PACKET_FIELDS:])
 
 
 def unpack_notice(data: bytes | memoryview) -> NoticeHeader:

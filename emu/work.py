@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from emu.collectives.executor import Operation
+from emu.collectives.layout import Layout
 from emu.collectives.reduce import Array
 from emu.errors import ConfigError, EmuError
+from emu.protocols.costs import EndpointCosts
 
 if TYPE_CHECKING:
     from emu.rank import Rank
@@ -24,6 +26,18 @@ class Runtime(Protocol):
     payload: bool
     user_time: str
 
+    @property
+    def endpoint(self) -> EndpointCosts | None:
+        """What the accelerators' own work costs; None: nothing."""
+        ...
+
+    def protocol(self, collective: str, algorithm: str, n_bytes: int, members: tuple[int, ...], wanted: str | None) -> str:
+        """The protocol of a call: the one that is wanted, else as the fabric's endpoint says; "" where it has no costs.
+
+        Raises ConfigError for one that does not go with the call.
+        """
+        ...
+
     def submit(self, rank: Rank, operations: list[Operation], cursor_ps: int, ordered: int | None) -> None:
         """Start operations at the cursor; with ``ordered`` (a communicator) not before its last ordered one completed."""
         ...
@@ -32,8 +46,12 @@ class Runtime(Protocol):
         """Block the user's thread until the work is complete; raises what ended the run."""
         ...
 
-    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
-        """The algorithm that ``auto`` stands for."""
+    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
+        """The algorithm that a selection, such as ``auto``, stands for."""
+        ...
+
+    def layout(self, members: tuple[int, ...]) -> Layout:
+        """How these ranks lie on the fabric."""
         ...
 
     def chunk_limit_bytes(self) -> int:

@@ -5,5 +5,7 @@ step.
 
     actor.py      a share of the fabric in its own process
     backend.py    starts, watches and ends all of them; the emulating driver behind a session
+    cluster.py    the Ray that they run on
+    exporter.py   one on each node: what they counted, for Prometheus
     pickling.py   a user's function there, its results back
 """

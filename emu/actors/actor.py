@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -18,7 +19,8 @@ import ray
 from ray import cloudpickle
 
 from emu.actors.pickling import check_sendable
-from emu.clock import wall_ns
+from emu.clock import unix_s, wall_ns
+from emu.drivers.backend import EngineCounters
 from emu.drivers.blocked import Blocked
 from emu.drivers.choice import Chooser
 from emu.drivers.emulate import EmulatedHost
@@ -27,12 +29,14 @@ from emu.drivers.explain import RankState
 from emu.drivers.floors import FloorPage
 from emu.drivers.placement import Placement
 from emu.errors import EmuError
+from emu.fabric.recorder import Recorder
+from emu.faults.spec import Injection
 from emu.host import (
     descriptor_limit,
     keep_memory,
 )
 from emu.rank import Rank
-from emu.session import EngineCounters
+from emu.telemetry.snapshot import Snapshot
 from emu.topologies.graph import Topology
 from emu.topologies.routing import with_seed
 from emu.transport import Keys, Transport
@@ -41,6 +45,8 @@ SWITCH_INTERVAL_S = 0.0005
 """How long one thread of an actor may keep the interpreter while another waits for it (Python's default is 5 ms)."""
 CALL_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
+DEATHS = (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
+"""How Ray says that an actor is gone; the last when Ray itself ends it because the host's memory is full."""
 WATCH_S = 0.1
 """How often those who wait look whether what they wait for can still come."""
 
@@ -51,6 +57,7 @@ class HostInfo:
     node_id: str
     wall_ns: int
     descriptors: int
+    process_id: int
 
 
 class HostActor:
@@ -67,12 +74,13 @@ class HostActor:
         user_time: str,
         keys: Keys | None,
         scheme: str,
+        ports: range | None,
     ) -> None:
         keep_memory()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         address = "127.0.0.1" if scheme != "tcp-remote" else ray.util.get_node_ip_address()
         self._transport = Transport(
-            scheme=scheme.removesuffix("-remote"), address=address, name=f"{session:x}-{process}", keys=keys
+            scheme=scheme.removesuffix("-remote"), address=address, name=f"{session:x}-{process}", keys=keys, ports=ports
         )
         self._process = process
         self._topology = topology
@@ -88,6 +96,7 @@ class HostActor:
             user_time=user_time,
             choose_algorithm=self._chooser.choose,
         )
+        self._host.on_killed = lambda rank, now_ps: os.kill(os.getpid(), signal.SIGKILL)
         self._page: FloorPage | None = None
         self._loop = threading.Thread(target=self._run_loop, name="emu-loop", daemon=True)
 
@@ -101,6 +110,7 @@ class HostActor:
             node_id=ray.get_runtime_context().get_node_id(),
             wall_ns=wall_ns(),
             descriptors=descriptor_limit(),
+            process_id=os.getpid(),
         )
 
     def connect(self, peers: dict[int, str], page: str | None, clock_offset_ns: int) -> None:
@@ -148,12 +158,46 @@ class HostActor:
     def halt(self) -> None:
         self._in_loop(self._host.halt)
 
-    def begin(self, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None:
+    def begin(self, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable, faults: tuple[Injection, ...]) -> None:
         self._topology = with_seed(self._topology, seed)
         self._host.topology = self._topology
         self._in_loop(
-            lambda: self._host.begin(epoch=epoch, dilation=dilation, seed=seed, impairments=impairments, page=self._page)
+            lambda: self._host.begin(
+                epoch=epoch, dilation=dilation, seed=seed, impairments=impairments, page=self._page, faults=faults
+            )
         )
+
+    def inject(self, faults: tuple[Injection, ...]) -> dict[str, int]:
+        """Have faults take effect now; when they do, by those components that are hosted here."""
+        found: dict[str, int] = {}
+        host = self._host
+
+        def act() -> None:
+            now_ps = host.present_ps()
+            for fault in faults:
+                begin_ps = host.engine.injector.inject(fault, now_ps)
+                if begin_ps is not None:
+                    found[fault.component] = begin_ps
+
+        self._in_loop(act)
+        return found
+
+    def present_ps(self) -> int:
+        found: list[int] = []
+        self._in_loop(lambda: found.append(self._host.present_ps()))
+        return found[0]
+
+    def lift(self, number: int) -> int:
+        """End a fault now; returns the present model time."""
+        found: list[int] = []
+        host = self._host
+
+        def act() -> None:
+            found.append(host.present_ps())
+            host.engine.injector.lift(number, found[0])
+
+        self._in_loop(act)
+        return found[0]
 
     def admit(self, members: tuple[int, ...], communicator: int, start_ps: int, anchor_ns: int, seed: int) -> None:
         """The hosted ranks will run; their cursors count from now on."""
@@ -214,13 +258,21 @@ class HostActor:
         runtime = self._host.runtime
         states: list[RankState] = []
         self._in_loop(lambda: states.extend(runtime.states()))
-        return states, runtime.suspicion, self._host.engine.events
+        return states, runtime.suspicion, self._host.engine.activity()
 
     def blocked(self, for_ever: bool) -> Blocked:
         """What holds back the ports here."""
         found: list[Blocked] = []
         self._in_loop(lambda: found.append(self._host.blocked(for_ever=for_ever)))
         return found[0]
+
+    def record(self) -> None:
+        """Note what happens, from the next ``begin`` on."""
+        self._host.is_recording = True
+
+    def recorder(self) -> Recorder | None:
+        """What was noted."""
+        return self._host.engine.recorder
 
     def counters(self) -> EngineCounters:
         found: list[EngineCounters] = []
@@ -230,7 +282,7 @@ class HostActor:
             counters = host.counters
             found.append(
                 replace(
-                    EngineCounters.of(host.engine),
+                    EngineCounters.of(host.engine, host.runtime),
                     order_violations=counters.order_violations,
                     order_weight_ps=counters.order_weight_ps,
                     transport_backpressure=counters.transport_backpressure,
@@ -241,6 +293,12 @@ class HostActor:
 
         self._in_loop(read)
         return found[0]
+
+    def snapshot(self) -> tuple[float, Snapshot]:
+        """When (Unix time), and what was counted since the session began."""
+        found: list[Snapshot] = []
+        self._in_loop(lambda: found.append(self._host.snapshot()))
+        return unix_s(), found[0]
 
     def stop(self) -> None:
         """Stop the loop and close the sockets."""

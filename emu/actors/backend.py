@@ -7,40 +7,39 @@ everyone has mapped it, and Ray itself is shut down, with its directory, when it
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import shutil
-import signal
-import sys
-import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from emu.actors.actor import CALL_TIMEOUT_S, STOP_TIMEOUT_S, WATCH_S, HostActor, HostInfo
+from emu.actors.actor import CALL_TIMEOUT_S, DEATHS, STOP_TIMEOUT_S, WATCH_S, HostActor, HostInfo
+from emu.actors.cluster import Cluster, clock_offsets
+from emu.actors.exporter import Exporters, Watch, watched
 from emu.actors.pickling import first_line, pickled
+from emu.actors.stopped import StopWatch
 from emu.clock import sleep_s, wall_ns
+from emu.drivers.backend import EngineCounters
 from emu.drivers.blocked import Blocked, CycleWatch, merged
 from emu.drivers.engine import ImpairmentTable
 from emu.drivers.explain import explain, unreceived
 from emu.drivers.floors import FloorPage
 from emu.drivers.placement import place
-from emu.errors import ConfigError, EmuError, PeerLost
+from emu.errors import ConfigError, EmuError, PeerLost, Stalled
+from emu.fabric.recorder import Recorder
+from emu.faults.spec import Injection
 from emu.host import (
     DIRECTORY_PREFIX,
-    ONE_ARENA,
-    check_answers,
     descriptor_limit,
     descriptors_needed,
     memory_directory,
-    new_directory,
-    sweep,
 )
-from emu.session import EngineCounters
+from emu.telemetry.snapshot import About, Reading
 from emu.topologies.graph import Topology
-from emu.transport import Keys
+from emu.transport import Keys, data_ports
 
 START_TIMEOUT_S = 120.0
 QUIET_LOOKS = 3
@@ -49,9 +48,6 @@ LEFTOVER_S, LEFTOVER_LOOK_S = 10.0, 0.002
 """How long the end of a run waits for frames under way that nobody waits for, and how often it looks."""
 LEAD_NS = 20_000_000
 """A run starts this long after the session says so, for the word to reach every actor."""
-OBJECT_STORE_BYTES = 100 * 2**20
-DEATHS = (ray.exceptions.RayActorError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
-"""How Ray says that an actor is gone; the last when Ray itself ends it because the host's memory is full."""
 
 
 class RayBackend:
@@ -68,17 +64,23 @@ class RayBackend:
         payload: bool,
         user_time: str,
         transport: str,
+        metrics: tuple[str, int, About] | None = None,
     ) -> None:
+        """``metrics``: where exporters serve (host, port), and of what."""
         if transport not in ("auto", "ipc", "tcp"):
             raise ConfigError(f"transport {transport!r}: use auto, ipc or tcp")
         self._topology = topology
         self._timeout_s = timeout_s
         self._placement = place(topology, accelerators_per_actor)
         self._actors: dict[int, Any] = {}
+        self._node_of: dict[int, str] = {}
+        self._exporters = Exporters()
+        self._watch_all: Watch | None = None
         self._dead: dict[int, tuple[str, ...]] = {}
         self._vigils: dict[Any, int] = {}
-        self._directory: Path | None = None
-        self._started_ray = False
+        self._stops = StopWatch({})
+        self.record_hops = False
+        self._cluster = Cluster()
         self._page: FloorPage | None = None
         self._start_ps = 0
         self._dilation = 1.0
@@ -86,9 +88,11 @@ class RayBackend:
         self._closed = False
         self._check_descriptors()
         try:
-            self._start_ray(address)
+            self._cluster.start(address)
             self._create(session_id, payload, user_time, transport)
             self._join_up()
+            if metrics is not None:
+                self._exporters.start(*metrics, topology, watched(topology, self._placement, self._actors, self._node_of))
         except BaseException:
             self.close()
             raise
@@ -106,51 +110,18 @@ class RayBackend:
                 f" 'ulimit -n {2 * needed}' or let more accelerators share an actor (--accelerators-per-actor)"
             )
 
-    def _start_ray(self, address: str | None) -> None:
-        if ray.is_initialized():
-            if address is not None and ray.get_runtime_context().gcs_address != address:
-                raise ConfigError(f"address {address}: this process is already connected to another Ray cluster; leave it out")
-            return
-        for name in ("ray", "ray._private.worker", "ray._private.authentication"):
-            logging.getLogger(name).setLevel(logging.ERROR)
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        os.environ.setdefault(*ONE_ARENA)  # for the actors, which inherit it
-        _quieten()
-        sweep()
-        if address is not None:
-            check_answers(address)
-            try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-            except Exception as error:
-                raise ConfigError(
-                    f"no Ray cluster answers at {address}: {first_line(error)}; start one with 'ray start --head'"
-                ) from error
-            self._started_ray = True
-            return
-        self._directory = new_directory()
-        self._started_ray = True
-        terminated = signal.getsignal(signal.SIGTERM)
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=str(self._directory),
-        )
-        if threading.current_thread() is threading.main_thread() and terminated is not None:
-            signal.signal(signal.SIGTERM, terminated)  # Ray has put its own there, which ends the process at once
-
     def _create(self, session_id: int, payload: bool, user_time: str, transport: str) -> None:
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        several_hosts = len({node["NodeManagerHostname"] for node in nodes}) > 1
+        nodes = sorted((node["NodeManagerHostname"], node["NodeID"]) for node in ray.nodes() if node["Alive"])
+        several_hosts = len({host for host, _ in nodes}) > 1
         if several_hosts and transport == "ipc":
             raise ConfigError("transport ipc needs all actors on one host; this cluster has several, use tcp")
         keys = Keys.make() if several_hosts else None
+        ports = data_ports()
         scheme = "tcp-remote" if several_hosts else "ipc" if transport == "auto" else transport
-        actor_class = ray.remote(HostActor).options(num_cpus=0, max_concurrency=8, max_restarts=0, scheduling_strategy="SPREAD")
         topology, placement = ray.put(self._topology), ray.put(self._placement)
         for process in range(self._placement.n_processes):
+            dealt = NodeAffinitySchedulingStrategy(node_id=nodes[process % len(nodes)][1], soft=False)
+            actor_class = ray.remote(HostActor).options(num_cpus=0, max_concurrency=9, max_restarts=0, scheduling_strategy=dealt)
             self._actors[process] = actor_class.remote(
                 process=process,
                 topology=topology,
@@ -160,6 +131,7 @@ class RayBackend:
                 user_time=user_time,
                 keys=keys,
                 scheme=scheme,
+                ports=ports,
             )
 
     def _join_up(self) -> None:
@@ -173,13 +145,15 @@ class RayBackend:
                 + "; use fewer actors (--accelerators-per-actor) or a larger cluster"
             )
         info: dict[int, HostInfo] = {described[ref]: found for ref, found in zip(ready, self._get(ready), strict=True)}
+        self._node_of = {process: found.node_id for process, found in info.items()}
         here = ray.get_runtime_context().get_node_id()
+        self._stops = StopWatch({process: found.process_id for process, found in info.items() if found.node_id == here})
         page_path: Path | None = None
         if {found.node_id for found in info.values()} == {here}:
             page_path = memory_directory() / f"{DIRECTORY_PREFIX}{os.getpid()}-{wall_ns():x}.page"
             FloorPage.create(page_path, placement.n_processes, len(placement.channels))
         try:
-            offsets = self._clock_offsets(info, here)
+            offsets = clock_offsets(info, here, lambda process: self._get([self._actors[process].describe.remote()])[0])
             peers: dict[int, dict[int, str]] = {process: {} for process in self._actors}
             for sender, receiver, _ in placement.channels:
                 peers[sender][receiver] = info[receiver].endpoint
@@ -199,22 +173,6 @@ class RayBackend:
             if wall_ns() > deadline_ns:
                 raise EmuError(f"the actors could not all reach each other within {CALL_TIMEOUT_S:g} s; check the firewall")
             sleep_s(0.02)
-
-    def _clock_offsets(self, info: dict[int, HostInfo], here: str) -> dict[str, int]:
-        """Offset of each other host's monotonic clock, from the quickest of a few round trips."""
-        offsets: dict[str, int] = {}
-        for process, found in info.items():
-            if found.node_id == here or found.node_id in offsets:
-                continue
-            best: tuple[int, int] | None = None
-            for _ in range(8):
-                before = wall_ns()
-                there = self._get([self._actors[process].describe.remote()])[0].wall_ns
-                after = wall_ns()
-                if best is None or after - before < best[0]:
-                    best = after - before, there - (before + after) // 2
-            offsets[found.node_id] = best[1] if best is not None else 0
-        return offsets
 
     # -- Ray calls ---------------------------------------------------------------------------------
 
@@ -245,6 +203,10 @@ class RayBackend:
                 raise self._lost() from None
             except ray.exceptions.RayTaskError as error:
                 raise _cause(error) from None
+            except ray.exceptions.GetTimeoutError:
+                self._stops.look(wall_ns())
+                why = self._stopped() if self._stops.now else f"{self._names_of(process)[0]} does not answer"
+                raise EmuError(f"{why} for {START_TIMEOUT_S:g} s; let it go on, or close the session") from None
         return results
 
     def _names_of(self, process: int) -> tuple[str, ...]:
@@ -263,9 +225,23 @@ class RayBackend:
     def lost_nodes(self) -> frozenset[int]:
         return frozenset(i for i, owner in enumerate(self._placement.owner) if owner in self._dead)
 
+    def look(self) -> None:
+        """Bury the actors that died while nobody looked."""
+        waiting = {ref: process for ref, process in self._vigils.items() if process not in self._dead}
+        ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0) if waiting else ([], [])
+        for ref in ready:
+            try:
+                ray.get(ref)
+            except DEATHS:
+                self._bury(waiting[ref])
+            except ray.exceptions.RayTaskError:
+                pass  # its loop failed, which the next run says
+
     # -- runs ----------------------------------------------------------------------------------------
 
-    def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable) -> None:
+    def begin(
+        self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable, faults: tuple[Injection, ...]
+    ) -> None:
         self._dilation = dilation
         self._seed = seed
         self._start_ps = self._elapsed_ps = 0
@@ -275,7 +251,37 @@ class RayBackend:
             self._halt()  # a death that nobody had seen yet: those that are left begin without it
         if self._page is not None:
             self._page.clear()  # only now does nobody write to it
-        self._all(lambda _, actor: actor.begin.remote(epoch, dilation, seed, impairments))
+        self._stops.clear()
+        self._all(lambda _, actor: actor.begin.remote(epoch, dilation, seed, impairments, faults))
+
+    def inject(self, faults: tuple[Injection, ...]) -> dict[str, int]:
+        """First those who are hit, then the rest, who learn when it was."""
+        topology, owner = self._topology, self._placement.owner
+        owners = {owner[topology.links[one.link].source if one.link >= 0 else topology.ranks[one.rank]] for one in faults}
+        found: dict[str, int] = {}
+        for told in self._all(lambda _, actor: actor.inject.remote(faults), owners).values():
+            found |= told
+        if topology.switching is not None or any(one.peer >= 0 for one in faults):  # ways round, and whose traffic it is
+            known = tuple(replace(one, begin_ps=found.get(one.component, one.begin_ps)) for one in faults)
+            self._all(lambda _, actor: actor.inject.remote(known), set(self._actors) - owners)
+        return found
+
+    def kill(self, rank: int) -> int:
+        """End the actor of a rank, as a crash would.  Returns its model time."""
+        process = self._placement.owner[self._topology.ranks[rank]]
+        present_ps: int = self._all(lambda _, actor: actor.present_ps.remote(), {process})[process]
+        ray.kill(self._actors[process])
+        return present_ps
+
+    def lift(self, number: int) -> int:
+        return max(self._all(lambda _, actor: actor.lift.remote(number)).values(), default=0)
+
+    def stopped_s(self) -> dict[str, float]:
+        return {self._names_of(process)[0]: seconds for process, seconds in self._stops.seconds().items()}
+
+    def _stopped(self) -> str:
+        """Whose processes are stopped now, for messages."""
+        return f"process stopped: {', '.join(self._names_of(process)[0] for process in sorted(self._stops.now))}"
 
     def _halt(self) -> None:
         self._all(lambda _, actor: actor.halt.remote())
@@ -288,13 +294,25 @@ class RayBackend:
         self._all(lambda _, actor: actor.admit.remote(members, communicator, self._start_ps, anchor_ns, self._seed))
         hosting = {self._placement.owner[self._topology.ranks[rank]] for rank in members}
         refs = {self._actors[process].run.remote(sent): process for process in sorted(hosting)}
-        results: dict[int, Any] = {}
         pending = list(refs)
+        try:
+            results = self._follow(refs, pending)
+            self._check_nothing_left(hosting)
+        except KeyboardInterrupt:
+            with contextlib.suppress(EmuError):
+                self._abort(EmuError("the run was interrupted"), pending)
+            raise
+        return results
+
+    def _follow(self, refs: dict[Any, int], pending: list[Any]) -> dict[int, Any]:
+        """Wait for the ranks of a run; their results.  ``pending``, all of them at first, is what has not come."""
+        results: dict[int, Any] = {}
         quiet, progress, since_ns = 0, -1, wall_ns()
         cycles = CycleWatch(self._topology, self._gather_blocked, since_ns)
         while pending:
             vigils = [ref for ref, process in self._vigils.items() if process not in self._dead]
             ready, _ = ray.wait([*pending, *vigils], num_returns=len(pending), timeout=WATCH_S)
+            self._stops.look(wall_ns())
             for ref in ready:
                 process = refs.get(ref, self._vigils.get(ref, 0))
                 try:
@@ -311,7 +329,6 @@ class RayBackend:
             if not pending:
                 break
             quiet, progress, since_ns = self._watch(pending, cycles, quiet, progress, since_ns)
-        self._check_nothing_left(hosting)
         return results
 
     def _check_nothing_left(self, hosting: set[int]) -> None:
@@ -348,6 +365,8 @@ class RayBackend:
         stalled = now_ns - since_ns > self._timeout_s * 1e9
         if quiet < QUIET_LOOKS and not stalled:
             return quiet, progress, since_ns
+        if self._stops.now:
+            self._abort(Stalled(f"no progress for {self._timeout_s:g} s; {self._stopped()}; let it go on (SIGCONT)"), pending)
         gathered = self._all(lambda _, actor: actor.states.remote())
         states = [state for found in gathered.values() for state in found[0]]
         if not any(state.status == "waiting" for state in states):
@@ -362,18 +381,35 @@ class RayBackend:
 
     def _abort(self, error: EmuError, pending: list[Any]) -> None:
         """End the run on every living actor, wait for their ranks to stop, and raise."""
-        alive = [actor for process, actor in self._actors.items() if process not in self._dead]
+        deaf = self._stops.now.union(self._dead)
+        alive = [actor for process, actor in self._actors.items() if process not in deaf]
         with contextlib.suppress(ray.exceptions.RayError):
             ray.wait([actor.abort.remote(error) for actor in alive], num_returns=len(alive), timeout=CALL_TIMEOUT_S)
             if pending:
                 ray.wait(pending, num_returns=len(pending), timeout=STOP_TIMEOUT_S)
         raise error
 
+    def record(self) -> None:
+        self._all(lambda _, actor: actor.record.remote())
+
+    def recorders(self) -> list[Recorder]:
+        return [found for found in self._all(lambda _, actor: actor.recorder.remote()).values() if found is not None]
+
     def counters(self) -> list[EngineCounters]:
         return list(self._all(lambda _, actor: actor.counters.remote()).values())
 
     def elapsed_ps(self) -> int:
         return self._elapsed_ps
+
+    def metrics_endpoints(self) -> dict[str, str]:
+        """HOST:PORT of each node's exporter."""
+        return dict(self._exporters.endpoints)
+
+    def readings(self) -> list[Reading]:
+        """What every actor has counted, now."""
+        if self._watch_all is None:
+            self._watch_all = Watch(watched(self._topology, self._placement, self._actors))
+        return self._watch_all.readings()
 
     def hops(self) -> list[tuple[int, int]]:
         """Nothing: an emulated run is measured, not predicted."""
@@ -390,10 +426,11 @@ class RayBackend:
         if self._closed:
             return
         self._closed = True
+        self._exporters.close()
         with contextlib.suppress(Exception):
             if self._actors and ray.is_initialized():
                 alive = [actor for process, actor in self._actors.items() if process not in self._dead]
-                if alive and not self._started_ray:
+                if alive and not self._cluster.is_ours:
                     ray.wait([actor.stop.remote() for actor in alive], num_returns=len(alive), timeout=STOP_TIMEOUT_S)
                 for actor in alive:
                     ray.kill(actor)
@@ -401,12 +438,7 @@ class RayBackend:
         if self._page is not None:
             self._page.close()
             self._page = None
-        if self._started_ray:
-            with contextlib.suppress(Exception):
-                ray.shutdown()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+        self._cluster.stop()
 
 
 def _cause(error: Any) -> EmuError:
@@ -415,14 +447,3 @@ def _cause(error: Any) -> EmuError:
     if isinstance(cause, EmuError):
         return cause
     return EmuError(first_line(cause if cause is not None else error))
-
-
-def _quieten() -> None:
-    """Keep the raylet's news off stdout, which is for data: Ray has no setting for it.  What matters is raised here anyway."""
-
-    def to_log(data: dict[str, Any], ignore_prefix: bool) -> None:
-        logging.getLogger("emu.ray").info("%s", data.get("lines"))
-
-    worker = sys.modules.get("ray._private.worker")
-    if worker is not None and hasattr(worker, "print_to_stdstream"):
-        setattr(worker, "print_to_stdstream", to_log)  # noqa: B010

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -55,7 +56,7 @@ class Calibration:
         return asdict(self)
 
 
-def measure(open_session: Callable[[], Session]) -> Calibration:
+def measure(open_session: Callable[[], AbstractContextManager[Session]]) -> Calibration:
     """Calibrate this host on an emulated session over a star of N_RANKS accelerators; takes a few seconds."""
     with open_session() as session:
         _loop(session, SMALL_BYTES, 10)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,15 +20,16 @@ from emu.bench.rows import Verdict
 from emu.bench.runner import EXIT_FIDELITY, EXIT_OK, EXIT_WRONG, OpenSession, exit_code, run
 from emu.bench.terminal import Terminal
 from emu.clock import utc_now
+from emu.errors import ConfigError
 from emu.host import check_answers
-from emu.parameters import Described, described_parameters
-from emu.units import format_bytes, format_rate, format_time
+from emu.telemetry import record as telemetry_record
+from emu.units import format_rate, format_time
 
 if TYPE_CHECKING:
     from emu.session import Session
 
 
-def open_session(case: Case, options: BenchOptions, *, simulate: bool, payload: bool) -> Session:
+def open_session(case: Case, options: BenchOptions, *, simulate: bool, payload: bool, record: bool = False) -> Session:
     """The real thing."""
     from emu.session import Session  # Ray is slow to import and a simulation does without
 
@@ -36,10 +38,15 @@ def open_session(case: Case, options: BenchOptions, *, simulate: bool, payload: 
         driver="simulate" if simulate else "emulate",
         seed=case.seed,
         impairments=case.impairments,
+        faults=options.faults,
         accelerators_per_actor=options.accelerators_per_actor,
         address=None if simulate else options.address,
         timeout_s=options.timeout_s,
+        transport=options.transport,
         payload=payload,
+        record=record,
+        metrics=None if simulate else options.metrics,
+        metrics_names=options.metrics_names,
     )
 
 
@@ -75,21 +82,28 @@ def bench(
     arguments: Sequence[str] = (),
     json_path: Path | None = None,
     run_path: Path | None = None,
+    record_path: Path | None = None,
     terminal: Terminal | None = None,
     opened: OpenSession = open_session,
     repeats: run_file.RunFile | None = None,
 ) -> int:
     """``emu bench``, ``emu predict`` and ``emu rerun``.  Raises EmuError."""
     terminal = terminal or Terminal()
-    for flag, path in (("--json", json_path), ("--run-file", run_path)):
+    if record_path is not None:  # only the machines have events
+        if options.method == "vectorised":
+            raise ConfigError("--record notes the events of the loop, which --method vectorised does without; use --method full")
+        options = replace(options, method="full")
+    for flag, path in (("--json", json_path), ("--run-file", run_path), ("--record", record_path)):
         if path is not None:
             report.check_writable(flag, path)
     if options.address is not None:
         check_answers(options.address)
     started = utc_now()
     calibration = calibration_source(terminal, options.address, opened)
+    recorded: list[telemetry_record.RunRecord] = []
     try:
-        results = run(options, terminal, open_session=opened, calibration=calibration)
+        its = opened if record_path is None else partial(_recording, recorded)
+        results = run(options, terminal, open_session=its, calibration=calibration)
     finally:
         terminal.clear()
     record = report.RunRecord(
@@ -104,10 +118,25 @@ def bench(
         terminal.message(f"# json output: {report.write_new(json_path, report.document(record))}")
     if run_path is not None:
         terminal.message(f"# run file: {report.write_new(run_path, run_file.run_document(record))}")
+    if record_path is not None:
+        recorded[-1].save(record_path)
+        terminal.message(f"# record of the last row: {record_path}; emu explain reads it")
     if repeats is not None:
         same, rows = run_file.same_model_times(repeats, record)
         terminal.message(f"# model times equal to those of {repeats.path}: {same} of {rows} rows")
     return exit_code(results, strict=options.strict)
+
+
+@contextmanager
+def _recording(
+    found: list[telemetry_record.RunRecord], case: Case, options: BenchOptions, *, simulate: bool, payload: bool
+) -> Iterator[Session]:
+    """A session that is asked for its record at the end; not one that only predicts."""
+    record = simulate == options.simulated
+    with open_session(case, options, simulate=simulate, payload=payload, record=record) as session:
+        yield session
+        if record:
+            found.append(session.record())
 
 
 def compare(
@@ -168,102 +197,4 @@ def calibrate(*, address: str | None = None, terminal: Terminal | None = None, o
         f"{format_time(measured.oversleep_p99_ns * 1000)} (99 %)",
         f"kept in          {calibration_module.cache_file(address)}",
     )
-    return EXIT_OK
-
-
-def _extensions() -> tuple[tuple[str, Sequence[tuple[str, str]]], ...]:
-    """(heading, (name, what it is)) of what is no fabric and is found by name all the same."""
-    from emu.collectives.catalogue import algorithm_names
-    from emu.impairments.spec import impairment_class, kinds
-    from emu.topologies.extensions import described
-    from emu.topologies.folder import first_line
-
-    return (
-        ("congestion controls, with --set congestion_control=NAME:", described("congestion")),
-        ("balancing of equal links, with --set balancing=NAME:", described("balancing")),
-        (
-            "impairments, with --impair 'LINKS=NAME,key=value':",
-            [(kind, first_line(sys.modules[impairment_class(kind).__module__].__doc__, kind)) for kind in kinds()],
-        ),
-        (
-            "algorithms, with --algorithm NAME:",
-            [(name, first_line(sys.modules[f"emu.collectives.{name}"].__doc__, name)) for name in algorithm_names()],
-        ),
-    )
-
-
-def _parameters(entries: Sequence[Described]) -> list[str]:
-    """``    leaves   4    Number of leaf switches.``"""
-    names = max((len(entry.name) for entry in entries), default=0)
-    defaults = max((len(entry.default) for entry in entries), default=0)
-    return [f"    {entry.name:<{names}}  {entry.default:<{defaults}}  {entry.meaning}".rstrip() for entry in entries]
-
-
-def fabrics(name: str | None, settings: Sequence[tuple[str, str]], *, terminal: Terminal | None = None) -> int:
-    """``emu fabrics``: list them, or describe one with the sources of its numbers."""
-    from emu.topologies.fabric_file import describe, list_fabrics, load
-    from emu.topologies.switching_file import load_switching_preset, switching_keys, switching_presets
-
-    terminal = terminal or Terminal()
-    if name is None:
-        listing = list_fabrics()
-        width = max(len(entry.name) for entry in listing)
-        headings = (
-            ("preset", "presets:"),
-            ("topology", "topologies, with --set key=value:"),
-            ("switching", "what a full link does, with --set switching=NAME on any of them (all keys: emu fabrics switching):"),
-        )
-        for kind, heading in headings:
-            terminal.lines(heading, *(f"  {entry.name:<{width}}  {entry.description}" for entry in listing if entry.kind == kind))
-        for heading, entries in _extensions():
-            terminal.lines(heading, *(f"  {name:<{width}}  {description}" for name, description in entries))
-        return EXIT_OK
-    if name == "switching":
-        terminal.lines("switching: its keys, for [switching] of a fabric file and for --set key=value")
-        terminal.lines(*_parameters(switching_keys()))
-        return EXIT_OK
-    if name in switching_presets() and not settings:
-        preset = load_switching_preset(name, where=name)
-        terminal.lines(f"{name}: {preset.description}", f"  use it with        --set switching={name}")
-        for number, table in enumerate((preset.switching, *preset.classes)):
-            prefix = f"class {number}: " if number else ""
-            terminal.lines(*(f"  {prefix + key:<18} {value}" for key, value in table.items()))
-        terminal.lines("  sources", *(f"    {what}: {source}" for what, source in preset.sources))
-        terminal.lines("  all keys             emu fabrics switching")
-        return EXIT_OK
-    fabric = load(name, dict(settings))
-    facts = describe(fabric.topology)
-    least, most = (format_rate(rate_bps) for rate_bps in facts.endpoint_rate_bps)
-    unknown = "not computed (too large)"
-    terminal.lines(
-        f"{facts.name}: {facts.description}",
-        f"  ranks              {facts.n_ranks}",
-        f"  nodes              {', '.join(f'{count} {kind}' for kind, count in facts.n_nodes)}",
-        f"  accelerator sends  {least if least == most else f'{least} to {most}'}",
-        f"  diameter           {unknown if facts.diameter_links is None else f'{facts.diameter_links} links'}",
-        f"  bisection          {unknown if facts.bisection_bps is None else format_rate(facts.bisection_bps)}",
-        f"  calibration        {facts.calibration}",
-        f"  links              {facts.n_links}, each direction of a cable is one:",
-    )
-    for links in facts.link_classes:
-        planes = f", {len(links.planes_bps)} planes" if links.planes_bps else ""
-        window = f", window {format_bytes(links.window_bytes)}" if links.window_bytes is not None else ""
-        terminal.lines(
-            f"    {links.n_links:>6} {links.source} -> {links.target}: {format_rate(links.rate_bps)},"
-            f" {format_time(links.latency_ps)}, MTU {links.mtu_bytes} + {links.header_bytes} B{planes}{window}"
-        )
-    stormy = [(node.name, node.pause_storm) for node in fabric.topology.nodes if node.pause_storm is not None]
-    if stormy:
-        told = (f"{node} pauses its senders from {format_time(start)} for {format_time(span)}" for node, (start, span) in stormy)
-        terminal.lines("  storms", *(f"    {text}" for text in told))
-    if fabric.impairments:
-        terminal.lines("  impairments", *(f"    {impairment}" for impairment in fabric.impairments))
-    if fabric.generic is not None:
-        other = "" if fabric.generic.name == name else f" (those of {fabric.generic.name}, with its defaults)"
-        terminal.lines(f"  parameters, with --set key=value{other}")
-        terminal.lines(*_parameters(described_parameters(fabric.generic.parameters)))
-    if facts.switching:
-        terminal.lines("  switching", *(f"    {what:<16} {how}" for what, how in facts.switching))
-    if facts.sources:
-        terminal.lines("  sources", *(f"    {what}: {source}" for what, source in facts.sources))
     return EXIT_OK

@@ -81,7 +81,7 @@ def table_lines(found: Comparison) -> list[str]:
     """The table, then what it leaves out, how the presets differ, and which were refused."""
     heads, rows = columns(found), [cells(one) for one in found.rows]
     kept = [number for number, head in enumerate(heads) if head in _ALWAYS or not {row[number] for row in rows} <= _NOTHING]
-    lines = _aligned([[row[number] for number in kept] for row in (heads, *rows)], [heads[number] in _LEFT for number in kept])
+    lines = aligned([[row[number] for number in kept] for row in (heads, *rows)], [heads[number] in _LEFT for number in kept])
     lines.insert(1, "-" * max(map(len, lines)))
     left_out = [head for number, head in enumerate(heads) if number not in kept]
     if left_out:
@@ -93,7 +93,7 @@ def table_lines(found: Comparison) -> list[str]:
     return lines
 
 
-def _aligned(rows: Sequence[Sequence[str]], left: Sequence[bool]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[bool]) -> list[str]:
     """Columns as wide as their widest cell, two spaces apart, without spaces at the end."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

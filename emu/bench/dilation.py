@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -104,10 +105,16 @@ class Pacer:
     The simulated session is opened at the first need and closed by :meth:`close`.
     """
 
-    def __init__(self, fixed: float | None, calibration: Callable[[], Calibration], simulated: Callable[[], Session]) -> None:
+    def __init__(
+        self,
+        fixed: float | None,
+        calibration: Callable[[], Calibration],
+        simulated: Callable[[], AbstractContextManager[Session]],
+    ) -> None:
         self.fixed = fixed
         self._calibration = calibration
         self._open = simulated
+        self._opened = ExitStack()
         self._session: Session | None = None
 
     def dilation(self, plan: LoopPlan, seed: int) -> float:
@@ -115,10 +122,9 @@ class Pacer:
         if self.fixed is not None:
             return self.fixed
         if self._session is None:
-            self._session = self._open()
+            self._session = self._opened.enter_context(self._open())
         return choose(self._calibration(), predict(self._session, plan, seed), plan.iterations)
 
     def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
-            self._session = None
+        self._opened.close()
+        self._session = None

@@ -24,6 +24,7 @@ import numpy as np
 from emu.bench.data import Array, Segment, count_wrong, fill
 from emu.bench.layout import NOT_IN_PLACE, Layout, layout
 from emu.collectives.reduce import DTYPES
+from emu.collectives.selection import is_choice
 
 if TYPE_CHECKING:
     from emu.rank import Rank, Work
@@ -71,7 +72,8 @@ class LoopPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopResult:
     """One rank's loop.  ``wall_ns`` and ``model_ps`` span all timed iterations; ``iteration_ps`` has the model's
-    time of each, from one completion to the next.
+    time of each, from one completion to the next.  ``spent_ps`` is what the time up to the end of the last of them went to, by
+    :class:`emu.fabric.account.Cause`.
 
     ``n_wrong`` is None where nothing was checked.
     """
@@ -82,6 +84,7 @@ class LoopResult:
     n_wrong: int | None
     algorithm: str
     chunk_bytes: int | None
+    spent_ps: tuple[int, ...] = ()
 
 
 class _How(TypedDict):
@@ -152,6 +155,7 @@ class _Pair:
         self.completed_ns = last.completed_ns
         self.due_ns = last.due_ns
         self.chunk_bytes = received.chunk_bytes
+        self.operations = last.operations
 
     def wait(self) -> int:
         return self.completed_ps
@@ -204,7 +208,7 @@ def run_loop(rank: Rank, plan: LoopPlan) -> LoopResult:
         _issue(rank, plan, buffers).wait()
     if plan.checks and not plan.truly_in_place:
         buffers.clear_received()
-    if plan.algorithm != "auto" and plan.collective != "sendrecv":
+    if not is_choice(plan.algorithm) and plan.collective != "sendrecv":
         rank.comm.prepare(plan.collective, algorithm=plan.algorithm, root=max(0, plan.root))
     rank.settle()
     barrier = rank.comm.barrier(async_op=True)
@@ -225,6 +229,7 @@ def run_loop(rank: Rank, plan: LoopPlan) -> LoopResult:
         n_wrong=buffers.count_wrong() if plan.checks and rank.payload else None,
         algorithm=works[-1].algorithm or plan.algorithm,
         chunk_bytes=works[-1].chunk_bytes,
+        spent_ps=works[-1].operations[-1].split_ps if works[-1].operations else (),
     )
 
 

@@ -108,7 +108,7 @@ def _measure(session: Session, options: BenchOptions, plan: LoopPlan, *, dilatio
         measured_ps=None if measured_ps is None else round(measured_ps / plan.iterations),
         model_ps=round(model_ps / plan.iterations),
         late=late,
-        verdict=judge(late=late, order_weight=order_weight),
+        verdict=judge(late=late, order_weight=order_weight, was_stopped=bool(counters.stopped_s)),
         n_wrong=sum(wrong) if wrong else None,
         algorithm=results[0].algorithm,
         chunk_bytes=results[0].chunk_bytes,
@@ -120,5 +120,7 @@ def _measure(session: Session, options: BenchOptions, plan: LoopPlan, *, dilatio
         largest_lateness_ps=counters.largest_lateness_ps,
         wire_bytes_per_rank_max=round(counters.wire_bytes_per_rank_max / plan.n_calls),
         iteration_ps=tuple(over(times) for times in zip(*per_rank, strict=True)),
+        spent_ps=tuple(map(sum, zip(*(result.spent_ps for result in results), strict=True))),
         congestion=counters.congestion,
+        stopped_s=counters.stopped_s,
     )

@@ -7,8 +7,10 @@ data, so that a run file can hold it and ``emu rerun`` repeat it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any, Final
 
 from emu.bench.data import nccl_dtype
@@ -18,10 +20,18 @@ from emu.collectives.call import check_chunk_bytes
 from emu.collectives.catalogue import collective_name
 from emu.collectives.reduce import check_op
 from emu.errors import ConfigError
+from emu.faults.schedule import read_schedule
+from emu.faults.spec import parse_fault
 from emu.parameters import did_you_mean
+from emu.telemetry.file_sd import METRICS_NAMES, check_metrics_names, parse_endpoint
 from emu.units import parse_nccl_size_bytes
 
 DRIVERS: Final = ("emulate", "simulate")
+METHODS: Final = ("auto", "full", "vectorised")
+"""How a simulation goes: auto runs the loop while that takes about a minute, else one call as fast as is exact."""
+ALGORITHM_VARIABLE: Final = "NCCL_ALGO"
+_WITH_ALGORITHMS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
+TRANSPORTS: Final = ("auto", "ipc", "tcp")
 DEFAULT_FABRIC: Final = "dgx-h100-8"
 MAX_SIZE_BYTES: Final = 1 << 40
 MAX_ROWS: Final = 10_000
@@ -57,12 +67,17 @@ class BenchOptions:
     channels: int = 1
     chunk_bytes: int | None = None
     driver: str = "emulate"
+    method: str = "auto"
     dilation: float | None = None
     accelerators_per_actor: int | None = None
+    transport: str = "auto"
     seed: int = 0
     n_seeds: int = 1
     impairments: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
     address: str | None = None
+    metrics: str | None = None
+    metrics_names: str = METRICS_NAMES[0]
     timeout_s: float = 30.0
     strict: bool = False
 
@@ -94,12 +109,23 @@ class BenchOptions:
             _within("--accelerators-per-actor", self.accelerators_per_actor, 1, 1_000_000)
         if self.driver not in DRIVERS:
             raise ConfigError(f"--driver {self.driver!r}: use one of {', '.join(DRIVERS)}{did_you_mean(self.driver, DRIVERS)}")
+        if self.method not in METHODS:
+            raise ConfigError(f"--method {self.method!r}: use one of {', '.join(METHODS)}{did_you_mean(self.method, METHODS)}")
+        if self.transport not in TRANSPORTS:
+            raise ConfigError(
+                f"--transport {self.transport!r}: use one of {', '.join(TRANSPORTS)}{did_you_mean(self.transport, TRANSPORTS)}"
+            )
         if self.dilation is not None and not 0 <= self.dilation <= 1e12:
             raise ConfigError(f"--dilation {self.dilation:g} must be auto, or from 0 (unpaced) to 1e12")
         if not 0 < self.timeout_s <= 86_400:
             raise ConfigError(f"--timeout {self.timeout_s:g} must be more than 0 and at most 86400 seconds")
         if not self.fabrics:
             raise ConfigError("no fabric; name one with --fabric (emu fabrics lists them)")
+        if self.metrics is not None:
+            parse_endpoint(self.metrics)
+            if self.driver == "simulate":
+                raise ConfigError(f"--metrics {self.metrics!r} is for --driver emulate; a simulation is over too soon")
+        check_metrics_names(self.metrics_names)
         if self.driver == "simulate" and self.address is not None:
             raise ConfigError(f"--address {self.address!r} is for --driver emulate; a simulation runs in this process")
 
@@ -132,14 +158,14 @@ class BenchOptions:
         return asdict(self)
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> BenchOptions:
+    def from_plain(cls, plain: dict[str, Any], *, where: str = "run file") -> BenchOptions:
         """Back from JSON.  Raises ConfigError for a key or a type that does not belong here."""
         known = {field.name for field in fields(cls)}
         for key in plain:
             if key not in known:
-                raise ConfigError(f"run file: option {key!r} is not known{did_you_mean(key, known)}")
+                raise ConfigError(f"{where}: option {key!r} is not known{did_you_mean(key, known)}")
         values = dict(plain)
-        for key in ("fabrics", "impairments"):
+        for key in ("fabrics", "impairments", "faults"):
             if key in values:
                 values[key] = tuple(values[key])
         if "settings" in values:
@@ -147,7 +173,7 @@ class BenchOptions:
         try:
             return cls(**values)
         except TypeError as error:
-            raise ConfigError(f"run file: its options do not fit: {error}") from None
+            raise ConfigError(f"{where}: its options do not fit: {error}") from None
 
 
 def bench_collective(text: str) -> str:
@@ -165,15 +191,34 @@ def bench_collective(text: str) -> str:
     return name
 
 
-def parse_settings(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """``["ranks=8", "rate=1GB/s"]`` -> pairs; only parameters of a control or balancing may be empty.  Raises ConfigError."""
+def parse_settings(texts: Iterable[str], **others: str | None) -> tuple[tuple[str, str], ...]:
+    """``["ranks=8", "rate=1GB/s"]`` -> pairs; only parameters of a control or balancing may be empty.  Raises ConfigError.
+
+    ``others`` are settings that have options of their own; None where they were not given.
+    """
     pairs = []
-    for text in texts:
+    for text in (*texts, *(f"{key}={value}" for key, value in others.items() if value is not None)):
         key, equals, value = text.partition("=")
         if not equals or not key.strip() or not (value.strip() or key.endswith("_parameters")):
             raise ConfigError(f"--set {text!r} must be key=value, for example --set ranks=16 --set rate=50GB/s")
         pairs.append((key.strip(), value.strip()))
     return tuple(pairs)
+
+
+def given_faults(texts: Iterable[str] | None, schedule: Path | None) -> tuple[str, ...]:
+    """Faults of ``--fault`` and of the file of ``--faults``, as data that a run file can hold.  Raises ConfigError."""
+    faults = (*(texts or ()), *(() if schedule is None else read_schedule(schedule)))
+    for text in faults:
+        parse_fault(text)
+    return faults
+
+
+def given_algorithm(text: str | None, collective: str, environment: Mapping[str, str] | None = None) -> str:
+    """What --algorithm says, else NCCL_ALGO; that is not for what NCCL makes of grouped sends and receives."""
+    if text is not None:
+        return text
+    said = (os.environ if environment is None else environment).get(ALGORITHM_VARIABLE, "").strip()
+    return said if said and bench_collective(collective) in _WITH_ALGORITHMS else "auto"
 
 
 def parse_auto(flag: str, text: str) -> float | None:

@@ -24,6 +24,7 @@ from emu.bench.options import BenchOptions
 from emu.bench.rows import Row, Side, Verdict, average_busbw_gb_per_s
 from emu.bench.runner import FabricResult
 from emu.errors import ConfigError
+from emu.fabric.account import CAUSES
 from emu.units import microseconds
 
 NCCL_TESTS_JSON_VERSION: Final = 3
@@ -176,6 +177,11 @@ def _side_document(row: Row, side: Side, result: FabricResult, options: BenchOpt
             "time_p5_us": microseconds(side.p5_ps),
             "time_p95_us": microseconds(side.p95_ps),
         }
+    if whole_ps := sum(side.spent_ps):
+        shares = zip(CAUSES, side.spent_ps, strict=True)
+        figures["time_by_cause"] = {cause: spent_ps / whole_ps for cause, spent_ps in shares if spent_ps}
+    if side.method:
+        figures["method"] = side.method
     if side.congestion is not None:
         figures["congestion"] = totals_document(side.congestion)
     if options.per_iteration:

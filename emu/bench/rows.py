@@ -2,15 +2,15 @@
 
 The verdict says whether the host kept pace: ``ok`` when the stopwatch is within 2 % of
 the model and the weight of order violations is at most 1 % of the model's time, else
-``degraded``.  There is none (``-``) where nothing was paced: unpaced (dilation 0) or
-simulated.  Degraded rows are printed, marked, and left out of averages.
+``degraded``, as it is where an actor's process was stopped.  There is none (``-``) where nothing was paced: unpaced
+(dilation 0) or simulated.  Degraded rows are printed, marked, and left out of averages.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -29,11 +29,11 @@ class Verdict(StrEnum):
     DEGRADED = "degraded"
 
 
-def judge(*, late: float | None, order_weight: float) -> Verdict:
+def judge(*, late: float | None, order_weight: float, was_stopped: bool = False) -> Verdict:
     """The verdict on one loop.  ``late`` is measured / model - 1, None where nothing was paced."""
     if late is None:
         return Verdict.NONE
-    kept = abs(late) <= MAX_LATE and order_weight <= MAX_ORDER_WEIGHT
+    kept = abs(late) <= MAX_LATE and order_weight <= MAX_ORDER_WEIGHT and not was_stopped
     return Verdict.OK if kept else Verdict.DEGRADED
 
 
@@ -45,8 +45,10 @@ class Side:
     the speed of this host's data path); None under simulate.  ``n_wrong`` is
     None where it is not applicable.  ``order_weight`` is the model time by which order violations
     held frames back, over the loop's.  ``iteration_ps`` has the model's times of the single iterations;
-    ``p5_ps`` and ``p95_ps`` are over seeds.  ``congestion``: what ports and adapters counted in the whole loop (summed
-    over seeds); None on a fabric without switching.
+    ``p5_ps`` and ``p95_ps`` are over seeds.  ``spent_ps``: what the loop's time went to, by
+    :class:`emu.fabric.account.Cause`, summed over ranks and seeds.  ``congestion``: what ports and adapters counted in the whole
+    loop (summed over seeds); None on a fabric without switching.  ``stopped_s``: actors whose processes were stopped, and for
+    how long.
     """
 
     measured_ps: int | None
@@ -64,9 +66,13 @@ class Side:
     largest_lateness_ps: int
     wire_bytes_per_rank_max: int
     iteration_ps: tuple[int, ...] = ()
+    spent_ps: tuple[int, ...] = ()
+    method: str = ""
+    """How it was found, where that is not by running the loop."""
     p5_ps: int | None = None
     p95_ps: int | None = None
     congestion: CongestionReport | None = None
+    stopped_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def time_ps(self) -> int:
@@ -102,6 +108,11 @@ class Row:
         """The worse of the two sides."""
         order = list(Verdict)
         return max((side.verdict for side in self.sides), key=order.index)
+
+    @property
+    def stopped_s(self) -> dict[str, float]:
+        """Actors whose processes were stopped in either half, and for how long."""
+        return {name: sum(side.stopped_s.get(name, 0.0) for side in self.sides) for side in self.sides for name in side.stopped_s}
 
     @property
     def late(self) -> float | None:
@@ -169,6 +180,7 @@ def _side_over_seeds(sides: Sequence[Side]) -> Side:
         largest_lateness_ps=max(side.largest_lateness_ps for side in sides),
         wire_bytes_per_rank_max=max(side.wire_bytes_per_rank_max for side in sides),
         iteration_ps=tuple(time for side in sides for time in side.iteration_ps),
+        spent_ps=tuple(map(sum, zip(*(side.spent_ps for side in sides), strict=True))),
         p5_ps=percentile(times, 5),
         p95_ps=percentile(times, 95),
         congestion=merged(side.congestion for side in sides if side.congestion is not None),

@@ -25,13 +25,14 @@ RUN_FILE_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """What was read from a run file.  ``results`` are the rows of the report."""
+    """What was read from a run file.  ``results`` are the rows of ``report``."""
 
     path: Path
     options: BenchOptions
     fabrics: list[Plain]
     versions: dict[str, str]
     results: list[Plain]
+    report: Plain
 
 
 def resolved_fabric(case: Case) -> Plain:
@@ -89,6 +90,7 @@ def read(path: Path) -> RunFile:
             fabrics=list(plain["resolved_fabrics"]),
             versions=dict(report["emu"]["versions"]),
             results=list(report["results"]),
+            report=report,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: the run file lacks or garbles {error}; write one with emu bench --run-file") from None

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from emu.bench.at_scale import is_at_scale, rows_at_scale
 from emu.bench.calibrate import Calibration
 from emu.bench.dilation import Pacer
 from emu.bench.fabrics import Case, prepare
@@ -21,6 +22,7 @@ from emu.bench.options import BenchOptions
 from emu.bench.rows import Row, Verdict, average_busbw_gb_per_s, over_seeds
 from emu.bench.sweep import sizes_bytes
 from emu.collectives.busbw import Counts
+from emu.collectives.selection import is_choice
 from emu.errors import ConfigError
 from emu.units import format_bytes
 
@@ -37,9 +39,11 @@ EXIT_FIDELITY: Final = 5
 
 
 class OpenSession(Protocol):
-    """How a session is opened on a case: ``simulate`` without any process, or for real."""
+    """How a session is opened on a case: ``simulate`` without any process, or for real; a lent one outlives the run."""
 
-    def __call__(self, case: Case, options: BenchOptions, *, simulate: bool, payload: bool) -> Session: ...
+    def __call__(
+        self, case: Case, options: BenchOptions, *, simulate: bool, payload: bool
+    ) -> AbstractContextManager[Session]: ...
 
 
 class Observer(Protocol):
@@ -47,6 +51,9 @@ class Observer(Protocol):
 
     def progress(self, text: str) -> None:
         """A short word on what is being done."""
+
+    def message(self, text: str) -> None:
+        """A line that stays, beside the data."""
 
     def begin(self, case: Case, options: BenchOptions) -> None:
         """A fabric's table begins."""
@@ -170,16 +177,24 @@ def seed_rows(
     Without ``in_place`` the first half stands for both.  ``algorithms``: what ``auto`` stands for, by the row's size.
     ``opened``: told when the session is open.
     """
+    if is_at_scale(case, options):
+        opened()
+        observer.progress(f"{case.name}: {options.collective} by {options.algorithm}, {case.topology.n_ranks} ranks")
+        yield from rows_at_scale(case, options)
+        return
     pacer = Pacer(
         0.0 if options.simulated else options.dilation,
         calibration,
         lambda: open_session(case, options, simulate=True, payload=False),
     )
     in_place = in_place and (options.checks or not options.simulated)  # unchecked and simulated, both halves are the same
-    n_ranks = case.topology.n_ranks
-    observer.progress(f"{case.name}: starting {n_ranks} ranks")
+    observer.progress(f"{case.name}: starting {case.topology.n_ranks} ranks")
     with closing(pacer), open_session(case, options, simulate=options.simulated, payload=options.payload) as session:
         opened()
+        if options.metrics is not None:
+            for endpoint in session.metrics_endpoints():
+                observer.message(f"# metrics: {endpoint}")
+        n_ranks = len(session.ranks)  # fewer than the fabric has, where a session is lent that has lost some
         for size_bytes in sizes_bytes(options):
             size = row_counts(options, size_bytes, n_ranks)
             row_options = _with_algorithm(session, options, size, (algorithms or {}).get(size.size_bytes))
@@ -189,7 +204,7 @@ def seed_rows(
             rehearse(session, row_options, size, seed=case.seed)
             measure = partial(measure_row, session, row_options, size, n_ranks=n_ranks, seed=case.seed, in_place=in_place)
             row = measure(dilation=dilation)
-            if row.verdict is Verdict.DEGRADED and options.dilation is None:
+            if row.verdict is Verdict.DEGRADED and options.dilation is None and not row.stopped_s:
                 late = max(abs(side.late or 0.0) for side in (row.out_of_place, row.in_place))
                 observer.progress(f"{what}: {100 * late:.1f} % late, once more at dilation {2 * dilation:g}")
                 row = measure(dilation=2 * dilation)
@@ -197,11 +212,12 @@ def seed_rows(
 
 
 def _with_algorithm(session: Session, options: BenchOptions, size: Counts, given: str | None = None) -> BenchOptions:
-    """``auto`` resolved once, here, instead of by every actor."""
-    if options.algorithm != "auto" or options.collective in ("alltoallv", "sendrecv", "barrier"):
+    """``auto``, or another selection, resolved once, here, instead of by every actor."""
+    if not is_choice(options.algorithm) or options.collective in ("alltoallv", "sendrecv", "barrier"):
         return options
     root = max(0, options.printed_root)
-    return replace(options, algorithm=given or session.choose_algorithm(options.collective, size.size_bytes, root))
+    chosen = given or session.choose_algorithm(options.collective, size.size_bytes, root, options.algorithm)
+    return replace(options, algorithm=chosen)
 
 
 def _ratio(row: Row, first: Row) -> float | None:

@@ -19,17 +19,18 @@ Layout: NVIDIA/nccl-tests 2.19, src/common.cu.
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from emu.bench.congestion import comment_lines
 from emu.bench.fabrics import Case
-from emu.bench.options import BenchOptions
+from emu.bench.options import ALGORITHM_VARIABLE, BenchOptions
 from emu.bench.rows import Row, Side, percentile
 from emu.bench.runner import MIN_BW_SHARE, FabricResult
 from emu.collectives.busbw import busbw_gb_per_s
-from emu.units import format_rate, microseconds
+from emu.units import format_bytes, format_rate, microseconds
 
 _HEADS: Final = (
     "#                                                              out-of-place                       in-place",
@@ -38,6 +39,11 @@ _HEADS: Final = (
 )
 _WIDTHS: Final = (7, 6, 6, 6)
 """Of time, algbw, busbw and #wrong."""
+
+
+def _said(options: BenchOptions) -> str:
+    """Who chose the algorithm, where it was the environment."""
+    return f" ({ALGORITHM_VARIABLE})" if options.algorithm == os.environ.get(ALGORITHM_VARIABLE, "").strip() else ""
 
 
 def fixed(value: float, width: int) -> str:
@@ -80,12 +86,13 @@ class Table:
             "#",
             f"# Fabric {case.name}: {topology.description or topology.name}",
             f"# Calibration: {topology.calibration}",
-            f"# Driver {options.driver}, {self._pace()}, seed {self._seeds()}, algorithm {options.algorithm},"
+            f"# Driver {options.driver}, {self._pace()}, seed {self._seeds()}, algorithm {options.algorithm}{_said(options)},"
             f" channels {options.channels}, chunk {options.chunk_bytes or 'auto'}",
         ]
         if options.rank_map is not None:
             lines.append(f"# Ranks: {_shortened([topology.nodes[node].name for node in topology.ranks])}")
         lines += [f"# Impairment: {impairment}" for impairment in case.impairments]
+        lines += [f"# Fault: {fault}" for fault in options.faults]
         return [*lines, "#", *self._column_heads()]
 
     def _pace(self) -> str:
@@ -147,12 +154,19 @@ class Table:
             bounded = f" {met} (at least {MIN_BW_SHARE:g} x {result.minimum:g} asked for)"
         unchecked = all(side.n_wrong is None for row in result.rows for side in row.sides)
         not_checked = ["# Not checked          : no result was compared with what it must be; -c 1 checks"] if unchecked else []
+        methods = dict.fromkeys(row.out_of_place.method for row in result.rows if row.out_of_place.method)
+        not_checked += [f"# Method               : one call from a common start, {method}" for method in methods]
         lines = [out_of_bounds, *not_checked, f"# Avg bus bandwidth    : {average}{bounded}"]
         if result.n_degraded:
             lines.append(
                 f"# Degraded rows        : {result.n_degraded} of {len(result.rows)}, not in the average: the host did not"
                 " keep pace; use a larger --dilation, fewer ranks, or --driver simulate"
             )
+        for row in result.rows:
+            lines += [
+                f"# Process stopped      : {name}, {seconds:.1f} s of wall time at {format_bytes(row.size_bytes)}"
+                for name, seconds in row.stopped_s.items()
+            ]
         sides = [side for row in result.rows for side in row.sides]
         violations = sum(side.order_violations for side in sides)
         if violations:

@@ -1,4 +1,4 @@
-"""Choice: the algorithm that ``auto`` stands for, by predicted time.
+"""Choice: the algorithm that ``auto``, or another selection, stands for, by predicted time.
 
 Law: a pure function of fabric, collective, size and members, so that all ranks
 choose alike.  Each candidate is simulated once, without data; one whose lower
@@ -20,10 +20,15 @@ from typing import Any, Final
 import numpy as np
 
 from emu.collectives.call import PER_RANK
-from emu.collectives.catalogue import algorithms_for, cost_for, schedule_for
+from emu.collectives.catalogue import cost_for, find_algorithm, schedule_for
+from emu.collectives.layout import Layout, flat, layout_of
 from emu.collectives.schedule import StepKind
+from emu.collectives.selection import AUTO, selected
+from emu.drivers.engine import Engine
 from emu.drivers.simulate import Simulation
+from emu.drivers.tuning import PREDICT, chosen
 from emu.errors import ConfigError, ScheduleError
+from emu.protocols.legal import goes_with
 from emu.rank import Rank
 from emu.topologies.graph import Topology
 from emu.units import PS_PER_SECOND
@@ -32,6 +37,8 @@ MOST_MESSAGES = 100_000
 """Candidates with more messages than this are left out where a smaller one exists: what a message costs an accelerator
 is not modelled, so that they would look better than they are, and predicting them takes minutes."""
 COUNTED_RANKS = 32
+MOST_LAID_OUT = 256
+"""Ranks up to which an algorithm is counted by building it that declines ranks of which nothing is known."""
 _log: Final = logging.getLogger("emu")
 
 
@@ -41,28 +48,32 @@ class Chooser:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._lock = threading.Lock()
-        self._chosen: dict[tuple[str, int, tuple[int, ...], int], str] = {}
+        self._chosen: dict[tuple[str, int, tuple[int, ...], int, str], str] = {}
 
-    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
+    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str = AUTO) -> str:
         """Name of the algorithm with the smallest predicted time.  The first thread to ask predicts, the others wait."""
+        endpoint = self._topology.endpoint
+        if endpoint is not None and endpoint.tuner != PREDICT and selection == AUTO:
+            return chosen(self._topology, endpoint.tuner, collective, n_bytes, members).algorithm
         size_bytes = 1 << max(3, (n_bytes - 1).bit_length())
-        key = (collective, size_bytes, members, root)
+        key = (collective, size_bytes, members, root, selection)
         with self._lock:
             found = self._chosen.get(key)
             if found is None:
-                found = self._chosen[key] = self._fastest(collective, size_bytes, members, root)
+                found = self._chosen[key] = self._fastest(collective, size_bytes, members, root, selected(selection, collective))
         return found
 
-    def _fastest(self, collective: str, size_bytes: int, members: tuple[int, ...], root: int) -> str:
-        names = algorithms_for(collective)
+    def _fastest(self, collective: str, size_bytes: int, members: tuple[int, ...], root: int, names: tuple[str, ...]) -> str:
+        protocol = AUTO if self._topology.endpoint is None else self._topology.endpoint.protocol
+        names = tuple(name for name in names if goes_with(protocol, collective, name))
         if len(names) == 1:
             return names[0]
-        n, refusals = len(members), list[str]()
+        n, refusals, layout = len(members), list[str](), layout_of(self._topology, members)
         candidates = []
         for name in names:
             with _passed_over(refusals):
-                n_sent = n_messages(collective, name, n)
-                candidates.append((n_sent, self._lower_bound_ps(collective, name, size_bytes, n), name))
+                n_sent = n_messages(collective, name, layout)
+                candidates.append((n_sent, self._lower_bound_ps(collective, name, size_bytes, layout), name))
         fewest = min((n_sent for n_sent, _, _ in candidates), default=0)
         best_name, best_ps = "", None
         for n_sent, bound_ps, name in sorted(candidates, key=lambda candidate: candidate[1:]):
@@ -70,7 +81,7 @@ class Chooser:
                 continue
             built = False
             with _passed_over(refusals):
-                schedule_for(collective, name, n, root)
+                schedule_for(collective, name, n, root, layout)
                 built = True
             if not built:
                 continue
@@ -81,11 +92,11 @@ class Chooser:
             raise ConfigError(f"no algorithm does {collective} over {n} ranks: {'; '.join(refusals) or 'name one'}")
         return best_name
 
-    def _lower_bound_ps(self, collective: str, name: str, size_bytes: int, n_ranks: int) -> int:
+    def _lower_bound_ps(self, collective: str, name: str, size_bytes: int, layout: Layout) -> int:
         topology = self._topology
         latency_ps = _least_latency_ps(topology)
         injection_bps = max(sum(topology.links[link].rate_bps for link in out) for out in topology.out_links())
-        cost = cost_for(collective, name, n_ranks)
+        cost = cost_for(collective, name, layout.n_ranks, layout)
         return int(cost.steps * latency_ps + cost.sent * size_bytes * 8 * PS_PER_SECOND / injection_bps)
 
 
@@ -101,21 +112,24 @@ def _passed_over(refusals: list[str]) -> Iterator[None]:
         _log.warning("emu: auto leaves out a wrong algorithm: %s", error)
 
 
-def n_messages(collective: str, algorithm: str, n_ranks: int) -> int:
+def n_messages(collective: str, algorithm: str, layout: Layout) -> int:
     """Messages of the whole schedule; beyond :data:`COUNTED_RANKS` by how the number grows up to there.
 
-    An algorithm that declines the numbers up to there is counted at ``n_ranks`` itself.
+    An algorithm that declines the numbers up to there is counted at the layout's own number of ranks.
     """
+    n_ranks = layout.n_ranks
     if n_ranks > COUNTED_RANKS:
         with suppress(ConfigError):
-            half, full = (_counted(collective, algorithm, n) for n in (COUNTED_RANKS // 2, COUNTED_RANKS))
+            half, full = (_counted(collective, algorithm, flat(n)) for n in (COUNTED_RANKS // 2, COUNTED_RANKS))
             growth = full / half if half else 1.0
             return int(full * math.pow(growth, math.log2(n_ranks / COUNTED_RANKS)))
-    return _counted(collective, algorithm, n_ranks)
+        if n_ranks > MOST_LAID_OUT and find_algorithm(algorithm).asks_layout:
+            raise ConfigError(f"{algorithm} over more than {MOST_LAID_OUT} ranks is not tried; name it")
+    return _counted(collective, algorithm, layout)
 
 
-def _counted(collective: str, algorithm: str, n_ranks: int) -> int:
-    programs = schedule_for(collective, algorithm, n_ranks).programs
+def _counted(collective: str, algorithm: str, layout: Layout) -> int:
+    programs = schedule_for(collective, algorithm, layout.n_ranks, 0, layout).programs
     return sum(step.kind == StepKind.SEND for program in programs for step in program)
 
 
@@ -130,6 +144,19 @@ def _least_latency_ps(topology: Topology) -> int:
 
 def predict_ps(topology: Topology, collective: str, algorithm: str, size_bytes: int, members: tuple[int, ...], root: int) -> int:
     """Simulated time of one call of S = ``size_bytes``, without data, on an otherwise idle fabric."""
+    return simulated(topology, collective, algorithm, size_bytes, members, root)[0]
+
+
+def simulated(
+    topology: Topology,
+    collective: str,
+    algorithm: str,
+    size_bytes: int,
+    members: tuple[int, ...],
+    root: int,
+    **options: Any,
+) -> tuple[int, Engine]:
+    """The time of :func:`predict_ps`, and the engine that has counted it.  ``options``: as for the collective's method."""
     n = len(members)
     simulation = Simulation(topology, seed=0, impairments={}, payload=False, choose_algorithm=_no_choice)
     ranks = [
@@ -146,11 +173,11 @@ def predict_ps(topology: Topology, collective: str, algorithm: str, size_bytes: 
     ]
     per_rank = size_bytes // n if collective in PER_RANK else size_bytes
     call = _CALLS[collective]
-    results = simulation.run(lambda rank: call(rank, max(1, per_rank), algorithm, root), (), ranks)
-    return max(int(time_ps) for time_ps in results.values())
+    results = simulation.run(lambda rank: call(rank, max(1, per_rank), algorithm, root, options), (), ranks)
+    return max(int(time_ps) for time_ps in results.values()), simulation.engine
 
 
-def _no_choice(collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
+def _no_choice(collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
     raise AssertionError("a prediction names its algorithm")
 
 
@@ -158,12 +185,15 @@ def _blank(count: int) -> Any:
     return np.broadcast_to(np.zeros(1, dtype=np.uint8), (count,))
 
 
-def _plain(name: str, send_factor: int, recv_factor: int, *, root: bool = False) -> Callable[[Rank, int, str, int], int]:
+_Method = Callable[[Rank, int, str, int, dict[str, Any]], int]
+
+
+def _plain(name: str, send_factor: int, recv_factor: int, *, root: bool = False) -> _Method:
     """Call a collective with arrays that hold no data; a factor of 0 is the number of ranks."""
 
-    def call(rank: Rank, count: int, algorithm: str, root_rank: int) -> int:
+    def call(rank: Rank, count: int, algorithm: str, root_rank: int, options: dict[str, Any]) -> int:
         n = rank.world_size
-        options: dict[str, Any] = {"algorithm": algorithm} | ({"root": root_rank} if root else {})
+        options = {"algorithm": algorithm} | options | ({"root": root_rank} if root else {})
         method = getattr(rank.comm, name)
         work = method(_blank(count * (send_factor or n)), _blank(count * (recv_factor or n)), **options)
         return int(work.completed_ps)
@@ -171,7 +201,7 @@ def _plain(name: str, send_factor: int, recv_factor: int, *, root: bool = False)
     return call
 
 
-_CALLS: dict[str, Callable[[Rank, int, str, int], int]] = {
+_CALLS: dict[str, _Method] = {
     "all_reduce": _plain("all_reduce", 1, 1),
     "all_gather": _plain("all_gather", 1, 0),
     "reduce_scatter": _plain("reduce_scatter", 0, 1),

@@ -18,6 +18,7 @@ import contextlib
 import os
 import select
 from collections import deque
+from collections.abc import Callable
 from threading import Event, Lock
 from typing import Any, Protocol
 
@@ -25,14 +26,17 @@ import numpy as np
 
 from emu.clock import DilatedClock, wall_ns
 from emu.drivers.blocked import Blocked
-from emu.drivers.engine import ImpairmentTable
+from emu.drivers.engine import ImpairmentTable, impaired
 from emu.drivers.floors import FloorPage
 from emu.drivers.paced import HostCounters, Paced, PacedEngine
 from emu.drivers.paced_packets import PacedPacketEngine
 from emu.drivers.placement import Placement
 from emu.drivers.runtime import Runtime
 from emu.errors import ConfigError, EmuError, WireError
+from emu.fabric.recorder import Recorder
+from emu.faults.spec import Injection
 from emu.rank import Rank
+from emu.telemetry.snapshot import Meter, Snapshot
 from emu.topologies.graph import Topology
 from emu.units import FOREVER_PS
 from emu.wire import HELLO, INLINE_BYTES, pack_hello, unpack_hello, unpack_prefix
@@ -77,6 +81,11 @@ class EmulatedHost:
         self.epoch = -1
         self.clock = DilatedClock(dilation=1.0, anchor_ns=0)
         self.counters = HostCounters()
+        self.meter = Meter()
+        self.on_killed: Callable[[int, int], None] | None = None
+        """What a fault that kills a rank does; None: the run fails."""
+        self.is_recording = False
+        """Whether what happens is noted, from the next ``begin`` on."""
         self.page: FloorPage | None = None
         self._payload = payload
         self._user_time = user_time
@@ -87,7 +96,8 @@ class EmulatedHost:
         inward = [latency for _, receiver, latency in placement.channels if receiver == process]
         self._inward_latency_ps = max(1, min(inward, default=1))
         self._lone_links = self._only_inputs(topology) if topology.switching is None else frozenset()
-        self._slack_ps = min((link.latency_ps for link in topology.links), default=0) // 2
+        self._hold_ps = self._slack_ps = min((link.latency_ps for link in topology.links), default=0) // 2
+        """How long after its time an event is handled: the slack, or 0 where floors keep the order."""
         self._greeted: set[int] = set()
         self._backlog: deque[tuple[int, bytes, Any, int, int, int]] = deque()
         """Arguments of :meth:`emit`, of what a socket or the page has no room for yet."""
@@ -134,7 +144,12 @@ class EmulatedHost:
             wake=self.wake,
             choose_algorithm=self._choose,
             dilation=self.clock.dilation,
+            calls=self.meter.calls,
         )
+        if self.is_recording:
+            self.engine.recorder = Recorder()
+        if self.on_killed is not None:
+            self.engine.on_killed = self.on_killed
         self.runtime.on_hand_over = self._hand_over
         self.runtime.due_ns = self._due_ns if self.clock.dilation else None
 
@@ -172,9 +187,19 @@ class EmulatedHost:
         self.page = None
         self.epoch = -1
         self._backlog.clear()
+        self._keep_counts()
         self._build(0, {})
 
-    def begin(self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable, page: FloorPage | None) -> None:
+    def begin(
+        self,
+        *,
+        epoch: int,
+        dilation: float,
+        seed: int,
+        impairments: ImpairmentTable,
+        page: FloorPage | None,
+        faults: tuple[Injection, ...] = (),
+    ) -> None:
         """A fresh model at time 0.  In the loop's thread.  Raises ConfigError where nothing would keep packets in order."""
         if page is None and not dilation and self.topology.switching is not None:
             raise ConfigError(
@@ -183,12 +208,25 @@ class EmulatedHost:
         self.epoch = epoch
         self._resting = False
         self.clock = DilatedClock(dilation=dilation, anchor_ns=self.now_ns())
-        self.counters = HostCounters()
+        self._keep_counts()
+        self.meter.impaired = impaired(self.topology, impairments, self._hosted)
         self.page = page
+        self._hold_ps = self._slack_ps if page is None else 0
         self._backlog.clear()
         self._build(seed, impairments)
+        for fault in faults:
+            self.engine.injector.inject(fault, 0)
         self._published_ps = -1
         self._publish()
+
+    def _keep_counts(self) -> None:
+        """The engine goes; what it counted stays."""
+        self.meter.keep(self.engine, self.counters)
+        self.counters = HostCounters()
+
+    def snapshot(self) -> Snapshot:
+        """What was counted since the session began.  In the loop's thread."""
+        return self.meter.snapshot(self.engine, self.counters, dilation=self.clock.dilation)
 
     def admit(self, ranks: list[Rank], start_ps: int, anchor_ns: int) -> None:
         """A run begins at model time ``start_ps``, with these ranks here; the clock reads it at ``anchor_ns``."""
@@ -204,6 +242,11 @@ class EmulatedHost:
         """
         self._resting = self.page is not None
 
+    def present_ps(self) -> int:
+        """Model time now, in the loop's thread: what the clock reads in a run, and after all that was handled."""
+        paced = self.clock.dilation and not self._resting and not self.runtime.finished_all()
+        return max(self.engine.untouched_ps, self.clock.model_ps(self.now_ns()) if paced else 0)
+
     def stop(self) -> None:
         self._stopping = True
         self.wake()
@@ -215,7 +258,7 @@ class EmulatedHost:
         return wall_ns() - self.clock_offset_ns
 
     def _due_ns(self, model_ps: int) -> int:
-        return self.clock.due_ns(model_ps) + self.clock_offset_ns
+        return self.clock.due_ns(model_ps + self._hold_ps) + self.clock_offset_ns
 
     # -- the loop ------------------------------------------------------------------------------------
 
@@ -246,8 +289,9 @@ class EmulatedHost:
         engine.interrupted = False
         top = engine.next_wakeup()
         if top is not None and top <= now_ps:
-            if clock.dilation and not self._resting and now_ps - top > self.counters.largest_lateness_ps:
-                self.counters.largest_lateness_ps = now_ps - top
+            if clock.dilation and not self._resting:
+                self.counters.largest_lateness_ps = max(self.counters.largest_lateness_ps, now_ps - top)
+                self.meter.late(int((now_ps - top) * clock.dilation / 1000))
             engine.emit_until(now_ps)
             if self._lone_links and self.page is not None and clock.dilation:
                 engine.run_promised(min(now_ps, self._floor_ps()), self._lone_links)
@@ -283,7 +327,7 @@ class EmulatedHost:
             return FOREVER_PS
         limit_ps = min(now_ps, self._floor_ps())
         if self.page is None:
-            return min(now_ps - self._slack_ps, limit_ps)
+            return min(now_ps - self._hold_ps, limit_ps)
         calendar = self.engine.calendar
         if not calendar or calendar[0][0] > limit_ps:
             return -1
@@ -298,7 +342,7 @@ class EmulatedHost:
             calendar, leaves_ps = self.engine.calendar, self.engine.next_departure_ps()
             due_ps = FOREVER_PS
             if calendar and calendar[0][0] <= self._floor_ps():
-                due_ps = calendar[0][0] + (self._slack_ps if self.page is None else 0)
+                due_ps = calendar[0][0] + self._hold_ps
                 if due_ps <= now_ps:
                     # It is time, but something that comes first may still be under way.
                     self._poll_s = FIRST_POLL_S if moved else min(LONGEST_POLL_S, self._poll_s * 1.5)
@@ -331,7 +375,7 @@ class EmulatedHost:
         if floor_ps != self._published_ps:
             self._published_ps = floor_ps
             page.floors[self.process] = floor_ps
-        page.progress[self.process] = self.engine.events
+        page.progress[self.process] = self.engine.activity()
 
     # -- messages --------------------------------------------------------------------------------------
 

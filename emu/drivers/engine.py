@@ -17,24 +17,45 @@ An item is a Frame, or a callable that is given the time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
-from heapq import heappop, heappush
+from functools import cached_property, partial
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from emu.collectives.executor import Operation
-from emu.errors import EmuError
-from emu.fabric.counters import AdapterStatistics, QueueStatistics
+from emu.collectives.recipe import plan
+from emu.drivers.injector import Injector
+from emu.errors import EmuError, PeerLost
+from emu.fabric.aggregator import Aggregator
+from emu.fabric.capacity import WORK_PER_BYTE
+from emu.fabric.counters import AdapterStatistics, IntakeStatistics, QueueStatistics, delay_counts
+from emu.fabric.device import endpoint
 from emu.fabric.endpoint import Endpoint
 from emu.fabric.frame import Frame
 from emu.fabric.link import LinkMachine, LinkStatistics
+from emu.fabric.pace import Pace
+from emu.fabric.recorder import Recorder
 from emu.impairments.base import BaseImpairment
 from emu.topologies.graph import Topology
+from emu.topologies.tiers import link_tiers
+from emu.units import format_time
 
 MIN_CHUNK_BYTES = 4 * 2**10
 MIN_WINDOW_BYTES = 16 * 2**20
 """The default window of a connection is at least this: eight of the largest automatic chunks."""
 
 ImpairmentTable = dict[int, tuple[tuple[BaseImpairment, int | None], ...]]
+
+
+def impaired(
+    topology: Topology, impairments: ImpairmentTable, hosted: frozenset[int] | None = None
+) -> frozenset[tuple[str, str]]:
+    """(link, kind) of what is on the links of ``hosted`` nodes (None: all)."""
+    return frozenset(
+        (topology.links[link].name, type(impairment).__module__.rpartition(".")[2])
+        for link, placed in impairments.items()
+        if hosted is None or topology.links[link].source in hosted
+        for impairment, _ in placed
+    )
 
 
 class Engine:
@@ -47,23 +68,32 @@ class Engine:
         seed: int,
         impairments: ImpairmentTable,
         hosted: frozenset[int] | None = None,
+        payload: bool = True,
     ) -> None:
         self.topology = topology
-        n = topology.n_ranks
+        self._hosted = hosted
+        self.injector = Injector(self, payload=payload)
+        self._n_ranks = topology.n_ranks
+        self._addresses = topology.addresses
         self._n_links = len(topology.links)
-        self._submissions = self._n_links + n * n
+        self._submissions = self._n_links + len(self._addresses) ** 2
         self.calendar: list[tuple[int, int, int, Any]] = []
+        self.delays: dict[int, list[int]] = {}
+        """By tier of links, see :func:`emu.fabric.counters.delay_counts`."""
         self.links: dict[int, LinkMachine] = {
-            index: LinkMachine(link=link, index=index, seed=seed, impairments=impairments.get(index, ()))
+            index: LinkMachine(
+                link=link, index=index, seed=seed, impairments=impairments.get(index, ()), delays=self._delays_of(index)
+            )
             for index, link in enumerate(topology.links)
             if hosted is None or link.source in hosted
         }
         self.endpoints: dict[int, Endpoint] = {}
         for rank, node in enumerate(topology.ranks):
             if hosted is None or node in hosted:
-                self.endpoints[rank] = Endpoint(
-                    rank=rank, n_ranks=n, network=self, drain_rate_bps=topology.nodes[node].drain_rate_bps
-                )
+                self.endpoints[rank] = endpoint(self, topology, rank, drain_rate_bps=topology.nodes[node].drain_rate_bps)
+        self.aggregators = self._make_aggregators()
+        """By address, of the switches that combine and multicast."""
+        self._ends: dict[int, Endpoint | Aggregator] = {**self.endpoints, **self.aggregators}
         self.now_ps = 0
         self.events = 0
         self.interrupted = False
@@ -71,6 +101,8 @@ class Engine:
         """Why what is under way will never be there, once that is known."""
         self.hops: list[tuple[int, int]] | None = None
         """Where a list: (model time, payload) of each frame and hop, for those who predict the host's work."""
+        self.recorder: Recorder | None = None
+        """Where there is one, it is told what happens."""
         self._sequence = 0
         self._spread = topology.router.spread
         self._windows: dict[tuple[int, int], int] = {}
@@ -78,6 +110,24 @@ class Engine:
         self._ways_ps: dict[tuple[int, int], int] = {}
         self.on_finished: Callable[[int, Operation, int], None] = lambda rank, operation, now_ps: None
         self.on_mismatch: Callable[[int, Frame, Operation], None] = lambda rank, frame, operation: None
+        self.on_killed: Callable[[int, int], None] = self._lose
+        self.on_clash: Callable[[str, Frame, Frame], None] = lambda switch, frame, other: None
+
+    def _make_aggregators(self) -> dict[int, Aggregator]:
+        return {
+            address: Aggregator(
+                address=address,
+                n_ranks=self._n_ranks,
+                network=self,
+                plan=partial(plan, topology=self.topology, address=address),
+                clash=self._clash,
+            )
+            for address, node in enumerate(self._addresses)
+            if address >= self._n_ranks and self.hosts(node)
+        }
+
+    def _clash(self, address: int, frame: Frame, other: Frame) -> None:
+        self.on_clash(self.topology.nodes[self._addresses[address]].name, frame, other)
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -96,7 +146,14 @@ class Engine:
 
     def progress(self) -> int:
         """A number that grows as long as the run comes nearer to its end."""
-        return self.now_ps
+        return self._n_steps() if self.injector.has_traffic else self.now_ps
+
+    def activity(self) -> int:
+        """A number that grows as long as something happens; where there is background traffic, something else than that."""
+        return self._n_steps() if self.injector.has_traffic else self.events
+
+    def _n_steps(self) -> int:
+        return sum(endpoint.n_steps for endpoint in self.endpoints.values())
 
     def held_back(self) -> str:
         """What a stalled run adds to its message: who keeps data from going; empty where nobody does."""
@@ -113,7 +170,7 @@ class Engine:
         hop = item.hop
         path = item.path
         if hop == len(path):
-            self.endpoints[item.target_rank].receive(item, now_ps)
+            self._ends[item.target_rank].receive(item, now_ps)
             return
         link = path[hop]
         start_ps = self.links[link].receive(item, now_ps)
@@ -124,17 +181,26 @@ class Engine:
         """A link has decided when ``frame`` is due at its far end: here, in the same engine."""
         if self.hops is not None:
             self.hops.append((self.now_ps, frame.payload_bytes))
+        if self.recorder is not None:
+            self.recorder.frame_hop(frame, link, start_ps)
         self._sequence += 1
-        due_ps = frame.tail_ps if frame.hop == len(frame.path) else frame.head_ps
-        heappush(self.calendar, (due_ps, link, self._sequence, frame))
+        heappush(self.calendar, (self.due_ps(frame), link, self._sequence, frame))
+
+    def due_ps(self, frame: Frame) -> int:
+        """When the frame is an event at the end of the link that it is on: where it ends at a rank it has come to its tail."""
+        ends = frame.hop == len(frame.path) and frame.target_rank < self._n_ranks
+        return frame.tail_ps if ends else frame.head_ps
 
     # -- what endpoints ask for (fabric.endpoint.Network) ----------------------------------------
 
     def inject(self, frame: Frame, now_ps: int) -> int | None:
         path = frame.path
         if not path:
+            frame.is_whole(now_ps)
+            self._note_sent(frame)
             self._at_connection(now_ps, frame)
             return now_ps
+        self._note_sent(frame)
         link = path[0]
         machine = self.links[link]
         start_ps = machine.receive(frame, now_ps)
@@ -143,16 +209,20 @@ class Engine:
         self.forward(frame, link, start_ps)
         return left_ps
 
+    def _note_sent(self, frame: Frame) -> None:
+        if self.recorder is not None:
+            self.recorder.send(frame)
+
     def _at_connection(self, due_ps: int, frame: Frame) -> None:
         self._sequence += 1
-        port = self._n_links + frame.source_rank * self.topology.n_ranks + frame.target_rank
+        port = self._n_links + frame.source_rank * len(self._addresses) + frame.target_rank
         heappush(self.calendar, (due_ps, port, self._sequence, frame))
 
     def path(self, source_rank: int, target_rank: int, route_flow: int) -> tuple[int, ...]:
-        ranks = self.topology.ranks
+        nodes = self._addresses
         if source_rank == target_rank:
             return ()
-        return self.topology.route(ranks[source_rank], ranks[target_rank], route_flow)
+        return self.topology.route(nodes[source_rank], nodes[target_rank], route_flow)
 
     def spread(self) -> int:
         return self._spread
@@ -191,6 +261,8 @@ class Engine:
                 round_trip_ps = self.latency_ps(source_rank, target_rank) + self.latency_ps(target_rank, source_rank)
                 rate_bps = min((link.rate_bps for link in links), default=0)
                 found = max(MIN_WINDOW_BYTES, 2 * rate_bps * round_trip_ps // (8 * 10**12))
+                if self.topology.endpoint is not None:
+                    found = max(found, self.topology.endpoint.buffer_bytes)
             self._windows[key] = found
         return found
 
@@ -226,6 +298,24 @@ class Engine:
         self._sequence += 1
         heappush(self.calendar, (time_ps, self._submissions + rank, self._sequence, action))
 
+    def cancel(self, action: Any, after_ps: int) -> None:
+        """Forget that ``action`` was to be called later than ``after_ps``."""
+        calendar = self.calendar
+        kept = [entry for entry in calendar if entry[3] is not action or entry[0] <= after_ps]
+        if len(kept) < len(calendar):
+            calendar[:] = kept
+            heapify(calendar)
+
+    def killed(self, rank: int, now_ps: int) -> None:
+        self.on_killed(rank, now_ps)
+
+    def _lose(self, rank: int, now_ps: int) -> None:
+        """The run cannot go on without the rank."""
+        name = self.topology.nodes[self.topology.ranks[rank]].name
+        if self.failure is None:
+            self.failure = PeerLost(f"{name} (rank {rank}) was killed by a fault at {format_time(now_ps)}", (name,))
+        self.interrupted = True
+
     def operation_finished(self, rank: int, operation: Operation, now_ps: int) -> None:
         if now_ps > self.now_ps:
             self.call_at(now_ps, rank, lambda at_ps: self.on_finished(rank, operation, at_ps))
@@ -235,12 +325,62 @@ class Engine:
     def mismatch(self, rank: int, frame: Frame, operation: Operation) -> None:
         self.on_mismatch(rank, frame, operation)
 
+    @property
+    def untouched_ps(self) -> int:
+        """The first model time of which nothing has been handled."""
+        return self.now_ps + 1 if self.events else 0
+
+    # -- what the injector asks for --------------------------------------------------------------
+
+    def hosts(self, node: int) -> bool:
+        return self._hosted is None or node in self._hosted
+
+    def decided_ps(self, link: int) -> int:
+        return self.links[link].decided_ps if link in self.links else 0
+
+    def impair(self, link: int, impairment: BaseImpairment, plane: int | None) -> int:
+        return self.links[link].impair(impairment, plane) if link in self.links else -1
+
+    def replace(self, link: int, place: int, impairment: BaseImpairment) -> None:
+        if link in self.links:
+            self.links[link].replace(place, impairment)
+
+    def drain(self, rank: int) -> Pace:
+        return self.endpoints[rank].drain
+
+    # -- what is known ---------------------------------------------------------------------------
+
+    def _delays_of(self, link: int) -> list[int]:
+        return self.delays.setdefault(link_tiers(self.topology)[link], delay_counts())
+
+    def hosted_ranks(self) -> tuple[int, ...]:
+        return tuple(self.endpoints)
+
+    def active_faults(self) -> set[tuple[str, str]]:
+        """(component, kind) of what is in force here now."""
+        return {(one.component, one.kind) for one, _, _ in self.injector.active(self.now_ps)}
+
     def link_statistics(self) -> dict[int, LinkStatistics]:
         """Of the hosted links, by index."""
         return {index: machine.statistics() for index, machine in self.links.items()}
 
+    def intake_statistics(self) -> dict[int, IntakeStatistics]:
+        """Of the hosted ranks."""
+        return {
+            rank: IntakeStatistics(
+                busy_bytes=self.drain(rank).work // WORK_PER_BYTE,
+                busy_ps=self.drain(rank).busy_ps,
+                stuck_ps=endpoint.stuck_ps,
+            )
+            for rank, endpoint in self.endpoints.items()
+        }
+
     def queue_statistics(self) -> dict[int, tuple[QueueStatistics, ...]]:
         """Of the hosted links, by index; of each, by class.  None where chunks are fluids."""
+        return {}
+
+    def queue_bytes(self) -> dict[int, tuple[int, ...]]:
+        """What waits now at the hosted links, by index; of each, by class.  None where chunks are fluids."""
         return {}
 
     def adapter_statistics(self) -> dict[int, AdapterStatistics]:

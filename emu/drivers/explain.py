@@ -121,7 +121,7 @@ def _uneven(call: CallState, sides: dict[int, CallState]) -> CollectiveMismatch 
 
 
 def _differences(one: tuple[object, ...], other: tuple[object, ...]) -> str:
-    names = ("collective", "count", "dtype", "op", "root", "algorithm", "channels", "chunk_bytes", "traffic class")
+    names = ("collective", "count", "dtype", "op", "root", "algorithm", "channels", "chunk_bytes", "protocol", "traffic class")
     return ", ".join(f"{name} {a} against {b}" for name, a, b in zip(names, one, other, strict=True) if a != b)
 
 

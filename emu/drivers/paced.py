@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from emu.clock import DilatedClock
 from emu.drivers.engine import Engine
@@ -20,6 +20,9 @@ from emu.drivers.placement import Placement
 from emu.errors import WireError
 from emu.fabric.frame import Frame
 from emu.wire import FRAME, HEADER_BYTES, Header, PacketHeader, pack, unpack
+
+_RECIPE_BYTES: Final = 4
+"""Before a recipe stands its length, in so many bytes; both behind the header of a frame to a switch that combines."""
 
 
 @dataclass(slots=True)
@@ -79,10 +82,16 @@ class Paced(Engine):
         """A message of the model came in over a socket.  Returns its channel and the sender's anchor."""
         if kind != FRAME:
             raise WireError(f"a message of kind {kind} reached an engine that knows none such")
-        header = unpack(data)
+        header, account = unpack(data)
         frame = self._frame_of(header, header.payload_bytes, header.head_ps)
         frame.credit_bytes = header.credit_bytes
-        frame.payload = data[HEADER_BYTES:] if payload is None and len(data) > HEADER_BYTES else payload
+        frame.account = account
+        begin = HEADER_BYTES
+        if frame.target_rank >= self._n_ranks and not frame.credit_bytes:
+            begin += _RECIPE_BYTES
+            end = begin + int.from_bytes(data[HEADER_BYTES:begin], "little")
+            frame.recipe, begin = bytes(data[begin:end]), end
+        frame.payload = data[begin:] if payload is None and len(data) > begin else payload
         frame.hop = header.hop
         frame.tail_ps = header.tail_ps
         frame.promise_ps = header.promise_ps
@@ -118,10 +127,11 @@ class Paced(Engine):
             frame.head_ps, frame.tail_ps, frame.promise_ps, frame.communicator, frame.operation, frame.message, frame.chunk,
             frame.payload_bytes, frame.message_bytes, frame.digest, frame.credit_bytes, host.clock.anchor_ns,
         )  # fmt: skip
-        due_ps = frame.tail_ps if frame.hop == len(frame.path) else frame.head_ps
-        if frame.credit_bytes:
-            due_ps = now_ps
-        host.emit(peer, pack(host.session, host.epoch, header), frame.payload, frame.payload_bytes, due_ps, now_ps)
+        due_ps = now_ps if frame.credit_bytes else self.due_ps(frame)
+        message = pack(host.session, host.epoch, header, frame.account)
+        if frame.recipe:
+            message += len(frame.recipe).to_bytes(_RECIPE_BYTES, "little") + frame.recipe
+        host.emit(peer, message, frame.payload, frame.payload_bytes, due_ps, now_ps)
 
     def _arrive(self, frame: Frame, link: int) -> None:
         """A frame came in: a credit, which takes the way back without waiting in any queue."""
@@ -190,6 +200,8 @@ class PacedEngine(Paced):
     def forward(self, frame: Frame, link: int, start_ps: int) -> None:
         self.served_ps[link] = max(self.served_ps.get(link, 0), self.now_ps)
         frame.promise_ps = self.links[link].promise_ps(frame)
+        if self.recorder is not None:
+            self.recorder.frame_hop(frame, link, start_ps)
         self._sequence += 1
         heappush(self.outgoing, (start_ps, self._sequence, frame, link))
 
@@ -236,7 +248,7 @@ class PacedEngine(Paced):
             super()._arrive(frame, link)
             return
         last = frame.hop == len(frame.path)
-        due_ps = frame.tail_ps if last else frame.head_ps
+        due_ps = self.due_ps(frame)
         if not last:
             served_ps = self.served_ps.get(frame.path[frame.hop], 0)
             if due_ps < served_ps:

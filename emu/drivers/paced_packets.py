@@ -47,6 +47,7 @@ class PacedPacketEngine(Paced, PacketEngine):
     # -- packets ---------------------------------------------------------------------------------
 
     def transmit(self, packet: Packet, link: int) -> None:
+        self._note(packet, link)
         host = self._host
         frame = packet.frame
         peer = self._target_of[link]
@@ -58,7 +59,8 @@ class PacedPacketEngine(Paced, PacketEngine):
             packet.tail_ps, host.clock.anchor_ns,
         )  # fmt: skip
         due_ps = self._due_ps(packet, link)
-        host.emit(peer, pack_packet(host.session, host.epoch, header), packet.payload, packet.payload_bytes, due_ps, self.now_ps)
+        message = pack_packet(host.session, host.epoch, header, packet.account)
+        host.emit(peer, message, packet.payload, packet.payload_bytes, due_ps, self.now_ps)
 
     def take(self, kind: int, data: Any, payload: Any) -> tuple[int, int]:
         if kind == PACKET:
@@ -68,7 +70,7 @@ class PacedPacketEngine(Paced, PacketEngine):
         return super().take(kind, data, payload)
 
     def _take_packet(self, data: Any, payload: Any) -> tuple[int, int]:
-        header = unpack_packet(data)
+        header, account = unpack_packet(data)
         frame = self._frame_of(header, header.chunk_bytes, header.sent_ps)
         frame.traffic_class = header.traffic_class
         packet = Packet(
@@ -81,6 +83,7 @@ class PacedPacketEngine(Paced, PacketEngine):
             entropy=header.entropy,
             sent_ps=header.sent_ps,
             payload=data[PACKET_BYTES:] if payload is None and len(data) > PACKET_BYTES else payload,
+            account=account,
         )
         packet.head_ps, packet.tail_ps = header.head_ps, header.tail_ps
         packet.marked, packet.trimmed, packet.sending = header.marked, header.trimmed, header.sending

@@ -27,14 +27,16 @@ from emu.drivers.engine import Engine, ImpairmentTable
 from emu.errors import Deadlock, Stalled
 from emu.fabric.adapter import Adapter
 from emu.fabric.counters import AdapterStatistics, QueueStatistics
-from emu.fabric.endpoint import Endpoint
+from emu.fabric.device import endpoint
 from emu.fabric.frame import Frame
 from emu.fabric.link import LinkStatistics
 from emu.fabric.next_links import NextLinks
+from emu.fabric.pace import Pace
 from emu.fabric.packet import Notice, NoticeKind, Packet
 from emu.fabric.port import Port
 from emu.fabric.queue_pair import SendQueuePair
 from emu.fabric.switch import Switch
+from emu.impairments.base import BaseImpairment
 from emu.topologies.extensions import extension
 from emu.topologies.graph import Topology
 from emu.topologies.switching import TrafficClass
@@ -56,7 +58,8 @@ class PacketEngine(Engine):
         hosted: frozenset[int] | None = None,
         payload: bool = True,
     ) -> None:
-        super().__init__(topology, seed=seed, impairments={}, hosted=frozenset())
+        super().__init__(topology, seed=seed, impairments={}, hosted=frozenset(), payload=payload)
+        self._hosted = hosted
         switching = topology.switching
         assert switching is not None
         self.switching = switching
@@ -96,6 +99,7 @@ class PacketEngine(Engine):
                     wire=self,
                     seed=seed,
                     impairments=impairments.get(index, ()),
+                    delays=self._delays_of(index),
                 )
                 for index in out[node]
             }
@@ -114,7 +118,7 @@ class PacketEngine(Engine):
             )
             rank = rank_of.get(node)
             if rank is not None:
-                self.endpoints[rank] = Endpoint(rank=rank, n_ranks=n, network=self)
+                self.endpoints[rank] = endpoint(self, topology, rank)
                 self.adapters[rank] = Adapter(
                     rank=rank,
                     names=names,
@@ -132,7 +136,7 @@ class PacketEngine(Engine):
 
     def progress(self) -> int:
         """Packets that were of use to their receivers: timers and what is sent in vain do not count."""
-        return sum(adapter.n_accepted for adapter in self.adapters.values())
+        return super().progress() if self.injector.has_traffic else sum(a.n_accepted for a in self.adapters.values())
 
     def held_back(self) -> str:
         return explain_held_back(self.adapters.values(), self.now_ps)
@@ -169,6 +173,8 @@ class PacketEngine(Engine):
 
     def inject(self, frame: Frame, now_ps: int) -> int | None:
         """Hand a chunk to its rank's adapter, which tells later when it has left."""
+        frame.is_whole(now_ps)
+        self._note_sent(frame)
         if frame.source_rank == frame.target_rank:
             self._at_connection(now_ps, frame)
             return now_ps
@@ -180,7 +186,12 @@ class PacketEngine(Engine):
     def transmit(self, packet: Packet, link: int) -> None:
         if self.hops is not None:
             self.hops.append((self.now_ps, packet.payload_bytes))
+        self._note(packet, link)
         self._arrives(packet, link, self._due_ps(packet, link))
+
+    def _note(self, packet: Packet, link: int) -> None:
+        if self.recorder is not None:
+            self.recorder.packet_hop(packet, link, self.now_ps, self.ports[link].holds_bytes)
 
     def _arrives(self, packet: Packet, link: int, due_ps: int) -> None:
         self._sequence += 1
@@ -224,7 +235,9 @@ class PacketEngine(Engine):
         self._sequence += 1
         heappush(self.calendar, (time_ps, self._nodes + node, self._sequence, action))
 
-    def deliver(self, frame: Frame, now_ps: int) -> None:
+    def deliver(self, frame: Frame, packet: Packet, now_ps: int) -> None:
+        if self.recorder is not None:
+            self.recorder.assemble(packet, now_ps)
         self.endpoints[frame.target_rank].receive(frame, now_ps)
 
     def left(self, frame: Frame, now_ps: int) -> None:
@@ -297,6 +310,25 @@ class PacketEngine(Engine):
         """The cycle of ports that wait for each other, once nothing moves any more."""
         return explain_blocked(blocked_in(self.ports, for_ever=self.is_stuck), self.topology)
 
+    # -- what the injector asks for --------------------------------------------------------------
+
+    def decided_ps(self, link: int) -> int:
+        return self.ports[link].decided_ps if link in self.ports else 0
+
+    def impair(self, link: int, impairment: BaseImpairment, plane: int | None) -> int:
+        place = self._next_links.impair(link, impairment, plane)
+        if link in self.ports:
+            self.ports[link].impair(impairment, plane)
+        return place
+
+    def replace(self, link: int, place: int, impairment: BaseImpairment) -> None:
+        self._next_links.replace(link, place, impairment)
+        if link in self.ports:
+            self.ports[link].replace(place, impairment)
+
+    def drain(self, rank: int) -> Pace:
+        return self.adapters[rank].drain
+
     # -- what is known ---------------------------------------------------------------------------
 
     def link_statistics(self) -> dict[int, LinkStatistics]:
@@ -304,6 +336,10 @@ class PacketEngine(Engine):
 
     def queue_statistics(self) -> dict[int, tuple[QueueStatistics, ...]]:
         return {index: port.queue_statistics(self.now_ps) for index, port in self.ports.items()}
+
+    def queue_bytes(self) -> dict[int, tuple[int, ...]]:
+        n = len(self.switching.classes)
+        return {index: tuple(sum(port.queued_bytes[c::n]) for c in range(n)) for index, port in self.ports.items()}
 
     def adapter_statistics(self) -> dict[int, AdapterStatistics]:
         return {rank: adapter.statistics() for rank, adapter in self.adapters.items()}

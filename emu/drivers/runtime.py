@@ -20,11 +20,16 @@ from typing import Any
 
 from emu.clock import wall_ns
 from emu.collectives.executor import Operation
+from emu.collectives.layout import Layout, layout_of
 from emu.drivers.engine import Engine
 from emu.drivers.explain import CallState, RankState
+from emu.drivers.tuning import protocol_of
 from emu.errors import ConfigError, EmuError, RankFailed
 from emu.fabric.frame import Frame
+from emu.protocols.costs import EndpointCosts
 from emu.rank import Rank, Work
+from emu.telemetry.calls import Calls
+from emu.telemetry.timing import MOST_TIMINGS, Timing
 from emu.units import FOREVER_PS
 
 HISTORY = 64
@@ -43,6 +48,8 @@ class _Resident:
     thread: threading.Thread | None = None
     running: bool = False
     returned: bool = False
+    counted_ps: int = 0
+    """How much of its declared computation is in the counts."""
     floor_ps: int = FOREVER_PS
     waiting: Work | None = None
     result: Any = None
@@ -52,7 +59,7 @@ class _Resident:
 class Runtime:
     """Implements ``emu.rank.Runtime`` for the ranks of one engine.
 
-    ``wake`` rouses the engine's thread; ``choose_algorithm`` resolves ``auto``.
+    ``wake`` rouses the engine's thread; ``choose_algorithm`` resolves ``auto``; ``calls`` is where calls are counted.
     """
 
     def __init__(
@@ -62,10 +69,13 @@ class Runtime:
         payload: bool,
         user_time: str,
         wake: Callable[[], None],
-        choose_algorithm: Callable[[str, int, tuple[int, ...], int], str],
+        choose_algorithm: Callable[[str, int, tuple[int, ...], int, str], str],
         dilation: float = 0.0,
+        calls: Calls | None = None,
     ) -> None:
         self.engine = engine
+        self.calls = Calls() if calls is None else calls
+        self.timings: deque[Timing] = deque(maxlen=MOST_TIMINGS)
         self.payload = payload
         self.user_time = user_time
         self.dilation = dilation
@@ -83,11 +93,14 @@ class Runtime:
         self._history: dict[int, dict[tuple[int, ...], CallState]] = {}
         self._open: dict[int, dict[tuple[int, ...], Operation]] = {}
         self._count: dict[tuple[int, int], int] = {}
+        self._reached_ps = 0
+        """How far the ranks of this run have got."""
         self.on_hand_over: Callable[[Rank, int, int], None] = lambda rank, cursor_ps, handed_ns: None
         self.due_ns: Callable[[int], int] | None = None
         """The wall time at which a model time is due, where a clock paces the run."""
         engine.on_finished = self._finished
         engine.on_mismatch = self._mismatched
+        engine.on_clash = self._clashed
 
     # -- for user threads (emu.rank.Runtime) -----------------------------------------------------
 
@@ -118,8 +131,18 @@ class Runtime:
         if work.operations:
             rank.cursor_ps = max(rank.cursor_ps, work.completed_ps)
 
-    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
-        return self._choose(collective, n_bytes, members, root)
+    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
+        return self._choose(collective, n_bytes, members, root, selection)
+
+    @property
+    def endpoint(self) -> EndpointCosts | None:
+        return self.engine.topology.endpoint
+
+    def protocol(self, collective: str, algorithm: str, n_bytes: int, members: tuple[int, ...], wanted: str | None) -> str:
+        return protocol_of(self.engine.topology, collective, algorithm, n_bytes, members, wanted)
+
+    def layout(self, members: tuple[int, ...]) -> Layout:
+        return layout_of(self.engine.topology, members)
 
     def chunk_limit_bytes(self) -> int:
         return self.engine.chunk_limit_bytes
@@ -154,8 +177,13 @@ class Runtime:
         self.suspicion = None
         self.residents = {rank.world_rank: _Resident(rank=rank, running=True, floor_ps=rank.cursor_ps) for rank in ranks}
         self.n_running = len(ranks)
+        self._reached_ps = min((rank.cursor_ps for rank in ranks), default=0)
+        for aggregator in self.engine.aggregators.values():
+            aggregator.forget()
         for rank in ranks:
-            self.engine.endpoints[rank.world_rank].forget()
+            endpoint = self.engine.endpoints[rank.world_rank]
+            endpoint.admit(rank.cursor_ps)
+            rank.condition = endpoint.condition
         self._streams.clear()
         self._history = {rank.world_rank: {} for rank in ranks}
         self._open = {rank.world_rank: {} for rank in ranks}
@@ -198,6 +226,8 @@ class Runtime:
         """End the run on these ranks: whoever waits, or calls next, gets ``error``."""
         if self.failed is None:
             self.failed = error
+            for operation in [operation for opened in self._open.values() for operation in opened.values()]:
+                self.calls.abort(operation)
         for work in list(self._waiters):
             work.event.set()
         for resident in self.residents.values():
@@ -244,6 +274,7 @@ class Runtime:
         endpoint = self.engine.endpoints[rank.world_rank]
         for operation in operations:
             operation.port = endpoint
+            operation.submitted_ps = cursor_ps
             self._remember(rank.world_rank, operation)
             if ordered is None:
                 self._start_at(rank.world_rank, operation, cursor_ps)
@@ -263,24 +294,51 @@ class Runtime:
             work.event.set()
             return
         self.on_hand_over(rank, cursor_ps, handed_ns)
+        self._count_computed(resident)
         resident.waiting = work
         self._set_waiting(resident)
         if work.pending == 0:
             self._release(resident, work, cursor_ps)
 
+    def _reach(self, time_ps: int) -> None:
+        if time_ps > self._reached_ps:
+            self.calls.model_ps += time_ps - self._reached_ps
+            self._reached_ps = time_ps
+
+    def _count_computed(self, resident: _Resident) -> None:
+        self._reach(resident.rank.cursor_ps)
+        rank, computed_ps = resident.rank.world_rank, self.calls.computed_ps
+        computed_ps[rank] = computed_ps.get(rank, 0) + resident.rank.computed_ps - resident.counted_ps
+        resident.counted_ps = resident.rank.computed_ps
+        if self.engine.recorder is not None:
+            for begin_ps, end_ps in resident.rank.stretches_ps:
+                if end_ps > begin_ps:
+                    self.engine.recorder.compute(rank, begin_ps, end_ps)
+        resident.rank.stretches_ps.clear()
+
     def _finished(self, world_rank: int, operation: Operation, now_ps: int) -> None:
         self._open[world_rank].pop(operation.key, None)
+        seen_ns = wall_ns()
+        due_ns = seen_ns if self.due_ns is None else self.due_ns(now_ps)
+        self._reach(now_ps)
+        if self.failed is None:
+            late_ns, computed_ps = seen_ns - due_ns, self.residents[world_rank].rank.computed_ps
+            self.calls.complete(world_rank, operation, seen_ns=seen_ns, late_ns=late_ns, dilation=self.dilation)
+            self.timings.append(Timing.of(world_rank, operation, computed_ps=computed_ps, late_ns=late_ns))
+        if self.engine.recorder is not None:
+            self.engine.recorder.call(world_rank, operation, late_ns=seen_ns - due_ns)
+        operation.trigger = operation.left_with = None
         stream = self._streams.get((world_rank, operation.communicator))
         if stream and stream[0][0] is operation:
             stream.popleft()
             if stream:
                 following, cursor_ps = stream[0]
+                following.behind_ps = operation.split_ps
                 self._start_at(world_rank, following, max(now_ps, cursor_ps))
         work: Work = operation.on_complete
         work.pending -= 1
         if work.pending == 0:
-            work.completed_ns = wall_ns()
-            work.due_ns = work.completed_ns if self.due_ns is None else self.due_ns(now_ps)
+            work.completed_ns, work.due_ns = seen_ns, due_ns
         resident = self.residents[world_rank]
         if work.pending == 0 and resident.waiting is work:
             self._release(resident, work, max(now_ps, resident.rank.cursor_ps))
@@ -300,7 +358,9 @@ class Runtime:
 
     def _return(self, resident: _Resident) -> None:
         resident.returned = True
+        self._count_computed(resident)
         self._set_waiting(resident)
+        self.engine.endpoints[resident.rank.world_rank].rest(resident.rank.cursor_ps)
         self.engine.interrupted = True
 
     def _mismatched(self, world_rank: int, frame: Frame, operation: Operation) -> None:
@@ -308,6 +368,11 @@ class Runtime:
             f"rank {world_rank} called {operation.call} (op {operation.number}) but rank {frame.source_rank} sent it"
             " a message of another call or length"
         )
+        self.engine.interrupted = True
+
+    def _clashed(self, switch: str, frame: Frame, other: Frame) -> None:
+        ranks = f"{frame.source_rank} and {other.source_rank}"
+        self.suspicion = f"what ranks {ranks} sent for {switch} to combine is of different calls (op {frame.operation})"
         self.engine.interrupted = True
 
     # -- explaining --------------------------------------------------------------------------------
@@ -366,7 +431,8 @@ class Runtime:
 
 def _lacking(operation: Operation) -> tuple[int, ...]:
     if operation.held:
-        return tuple({operation.members[peer] for peer in operation.program.peers})
+        n = len(operation.members)
+        return tuple({operation.members[peer] for peer in operation.program.peers if peer < n})
     return operation.waits_for() if operation.started_ps is not None else ()
 
 

@@ -8,7 +8,7 @@ call that is still to come.  A watch looks at wall time, to end what does not en
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from emu.drivers.engine import Engine, ImpairmentTable
@@ -16,11 +16,14 @@ from emu.drivers.explain import explain, unreceived
 from emu.drivers.packet_engine import PacketEngine
 from emu.drivers.runtime import Runtime
 from emu.errors import ConfigError, EmuError
+from emu.faults.spec import Injection
 from emu.rank import Rank
+from emu.telemetry.calls import Calls
 from emu.topologies.graph import Topology
 from emu.units import FOREVER_PS
 
 DEFAULT_TIMEOUT_S: Final = 30.0
+COMMAND_LOOK_S: Final = 0.001
 
 
 class Simulation:
@@ -33,16 +36,22 @@ class Simulation:
         seed: int,
         impairments: ImpairmentTable,
         payload: bool,
-        choose_algorithm: Callable[[str, int, tuple[int, ...], int], str],
+        choose_algorithm: Callable[[str, int, tuple[int, ...], int, str], str],
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        faults: Sequence[Injection] = (),
+        calls: Calls | None = None,
     ) -> None:
         """``timeout_s``: of wall time in which events are handled and nothing comes of it."""
         self.topology = topology
         self.engine: Engine = (
-            Engine(topology, seed=seed, impairments=impairments)
+            Engine(topology, seed=seed, impairments=impairments, payload=payload)
             if topology.switching is None
             else PacketEngine(topology, seed=seed, impairments=impairments, payload=payload)
         )
+        for fault in faults:
+            self.engine.injector.inject(fault, 0)
+        self._commands_open = threading.Lock()
+        self._is_running = False
         self._timeout_s = timeout_s
         self._seen: int | None = None
         self._is_due = False
@@ -53,6 +62,7 @@ class Simulation:
             user_time="declared",
             wake=self._ready.release,
             choose_algorithm=choose_algorithm,
+            calls=calls,
         )
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...], ranks: list[Rank]) -> dict[int, Any]:
@@ -61,12 +71,41 @@ class Simulation:
         So the fabric is at rest at ``engine.now_ps``, before which the next run must not start.
         Raises what went wrong, after all have stopped; of several failures at one time that of the lowest rank.
         """
+        with self._commands_open:
+            self._is_running = True
         over = threading.Event()
         threading.Thread(target=self._watch, args=(over, self._timeout_s), name="emu-watch", daemon=True).start()
         try:
             return self._run(function, args, ranks)
         finally:
             over.set()
+            with self._commands_open:
+                self._is_running = False
+                self.runtime.take_inbox()
+
+    def command(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called between two events, and wait for that; raises what it raises.  In any thread."""
+        done = threading.Event()
+        failed: list[BaseException] = []
+
+        def act() -> None:
+            try:
+                action()
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                done.set()
+
+        with self._commands_open:
+            if not self._is_running:
+                action()
+                return
+            self.runtime.inbox.append(act)
+        self._ready.release()
+        while not done.wait(COMMAND_LOOK_S):
+            self.engine.interrupted = True  # it may have been just about to go on
+        if failed:
+            raise failed[0]
 
     def _run(self, function: Callable[..., Any], args: tuple[Any, ...], ranks: list[Rank]) -> dict[int, Any]:
         runtime = self.runtime
@@ -74,6 +113,7 @@ class Simulation:
         runtime.launch(function, args)
         try:
             while not self._all_returned():
+                runtime.take_inbox()
                 error = self._trouble()
                 if error is not None:
                     runtime.fail(error)

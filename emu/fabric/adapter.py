@@ -15,10 +15,13 @@ from typing import Protocol
 
 from emu.congestion.base import ReceiverControl, SenderControl
 from emu.errors import ConfigError
+from emu.fabric.account import ENDPOINT, SERIALISATION
 from emu.fabric.admission import Admission, QueuePairKey
+from emu.fabric.capacity import WORK_PER_BYTE
 from emu.fabric.counters import AdapterStatistics
 from emu.fabric.frame import Frame
 from emu.fabric.lineup import PortSource
+from emu.fabric.pace import Pace
 from emu.fabric.packet import Notice, NoticeKind, Packet
 from emu.fabric.pausing import Pauser
 from emu.fabric.port import Port, wire_bytes
@@ -26,7 +29,7 @@ from emu.fabric.queue_pair import Reassembly, ReceiveQueuePair, SendQueuePair
 from emu.fabric.switch import Switch
 from emu.topologies.graph import Link
 from emu.topologies.switching import MOST_QUEUE_PAIRS, Discipline, Recovery, Switching, TrafficClass
-from emu.units import FOREVER_PS, duration_ps
+from emu.units import FOREVER_PS
 
 ACK_EVERY = 4
 """Packets between acknowledgements, where only recovery needs them."""
@@ -41,8 +44,8 @@ class Plane(Protocol):
         ...
 
     def call_rank(self, rank: int, time_ps: int, action: Callable[[int], None]) -> None: ...
-    def deliver(self, frame: Frame, now_ps: int) -> None:
-        """A chunk is complete."""
+    def deliver(self, frame: Frame, packet: Packet, now_ps: int) -> None:
+        """A chunk is complete, with this packet."""
         ...
 
     def left(self, frame: Frame, now_ps: int) -> None:
@@ -81,7 +84,7 @@ class Adapter:
         self.switching = switching
         self.switch = switch
         self.plane = plane
-        self.drain_rate_bps = drain_rate_bps
+        self.drain = Pace(drain_rate_bps)  # work is as in fabric/capacity.py
         self._payload = payload
         self._ingress = ingress
         self.sources = {link: PortSource(self.take, port, switching.n_queues) for link, port in switch.ports.items()}
@@ -91,7 +94,6 @@ class Adapter:
         self.receivers: dict[tuple[int, int, int], tuple[ReceiveQueuePair, ReceiverControl]] = {}
         self._dealt: dict[tuple[int, int], int] = {}
         self._assembling: dict[tuple[int, ...], tuple[Reassembly, Frame]] = {}
-        self._drain_free_ps = 0
         self._received_bytes: dict[tuple[int, int], int] = {}
         limits = [plane.control(c, rank, rank)[1].admits for c in switching.classes]
         self._admissions = [None if limit is None else Admission(limit) for limit in limits]
@@ -127,7 +129,7 @@ class Adapter:
                 recovery=traffic_class.recovery,
                 quantum_bytes=self.switching.quantum_bytes,
             )
-        pair.submit(frame)
+        pair.submit(frame, now_ps)
         if pair.control.asks:
             request = Notice(
                 NoticeKind.REQUEST,
@@ -155,19 +157,23 @@ class Adapter:
             if why := pair.hears_nothing():
                 control = self.switching.classes[pair.queue].control
                 raise ConfigError(f"congestion control {control} of {self.name}->{self._names[pair.peer]} says never {why}")
+            pair.waits.held(now_ps, is_again=pair.is_again)
             return
         port = self.switch.egress(packet, now_ps)
+        pair.waits.lined_up(port, packet.queue, ready_ps, now_ps, is_again=pair.is_again)
         self.sources[port.index].add(pair, packet.queue, ready_ps, now_ps)
         port.kick(now_ps)
 
     def take(self, pair: SendQueuePair, port: Port, now_ps: int) -> Packet:
         """The port sends the queue pair's packet now."""
         packet, ends_chunk = pair.take(now_ps)
+        left_ps = pair.waits.busy_ps = now_ps + port.cost(packet.payload_bytes)[1]
         if pair.keeps:
             self._start_timer(pair, now_ps)
         if ends_chunk:
             frame = packet.frame
-            left_ps = now_ps + port.cost(packet.payload_bytes)[1]
+            frame.account = packet.account[:]  # as of then; nobody needs that of its submission any more
+            frame.account[SERIALISATION] += left_ps - now_ps
             self.plane.call_rank(self.rank, left_ps, lambda at_ps: self.plane.left(frame, at_ps))
         self.activate(pair, now_ps)
         return packet
@@ -243,7 +249,7 @@ class Adapter:
         traffic_class = self.switching.class_of(packet.queue)
         trim_bytes = self.switching.trim_bytes if packet.trimmed else 0
         n_bytes = wire_bytes(self._ingress[link], packet.payload_bytes, trim_bytes)
-        if self.drain_rate_bps is None:
+        if self.drain.is_unlimited(now_ps):
             self._drained(link, packet.queue, n_bytes, now_ps, buffered=False)
             self._accept(packet, now_ps)
             return
@@ -258,14 +264,14 @@ class Adapter:
             assert held <= self._xoff_bytes + self.switching.headroom_bytes, "a lossless packet does not fit"
             if held > self._xoff_bytes:
                 self._pause(link, queue, Pauser.RECEIVER, now_ps)
-        begin_ps = max(now_ps, self._drain_free_ps)
-        self._drain_free_ps = begin_ps + duration_ps(n_bytes, self.drain_rate_bps)
+        drained_ps = self.drain.finish(max(now_ps, self.drain.done_ps), n_bytes * WORK_PER_BYTE)
 
         def drained(at_ps: int) -> None:
+            packet.account[ENDPOINT] += at_ps - now_ps
             self._drained(link, queue, n_bytes, at_ps, buffered=True)
             self._accept(packet, at_ps)
 
-        self.plane.call_rank(self.rank, self._drain_free_ps, drained)
+        self.plane.call_rank(self.rank, drained_ps, drained)
 
     def _drained(self, link: int, queue: int, n_bytes: int, now_ps: int, *, buffered: bool) -> None:
         """Room in the receive buffer is free again."""
@@ -399,11 +405,11 @@ class Adapter:
         if not found[0].put(packet):
             return
         del self._assembling[key]
-        whole = frame.arrived(found[0].data(), now_ps)
+        whole = frame.arrived(found[0].data(), packet.account, now_ps)
         admission = self._admissions[class_index]
         if admission is not None:
             self._grant(admission.completed(), now_ps)
-        self.plane.deliver(whole, now_ps)
+        self.plane.deliver(whole, packet, now_ps)
 
     # -- what is known ---------------------------------------------------------------------------
 

@@ -34,32 +34,46 @@ def seeded(impairments: Iterable[tuple[BaseImpairment, int | None]], seed: int) 
     return tuple((impairment, plane, mix(seed, number)) for number, (impairment, plane) in enumerate(impairments))
 
 
+def with_one_more(own: Seeded, impairment: BaseImpairment, plane: int | None, seed: int) -> Seeded:
+    """``own`` and one more, with a seed by its place."""
+    return (*own, (impairment, plane, mix(seed, len(own))))
+
+
+def with_another(own: Seeded, place: int, impairment: BaseImpairment) -> Seeded:
+    """``own`` with another impairment in a place, on the same plane and with the same seed."""
+    _, plane, seed = own[place]
+    return (*own[:place], (impairment, plane, seed), *own[place + 1 :])
+
+
 class Capacity:
-    """The rate that is left of one link: planes x impairments x the live factor."""
+    """The rate that is left of one link: planes x impairments."""
 
     __slots__ = (
-        "_begin_ps", "_denominator", "_impairments", "_link", "_numerator", "_plane_rates", "_reserved", "_until_ps",
-        "down_ps", "factor", "index", "plane_work",
+        "_begin_ps", "_denominator", "_impairments", "_link", "_numerator", "_outage_end_ps", "_plane_rates", "_reserved",
+        "_until_ps", "down_ps", "index", "n_outages", "plane_work",
     )  # fmt: skip
 
     def __init__(self, *, link: Link, index: int, impairments: Seeded) -> None:
         self.index = index
-        self.factor = Fraction(1)
         self.down_ps = 0
         """How much of the last :meth:`finish` the rate was 0."""
+        self.n_outages = 0
+        """Stretches without any rate that something to send has met."""
+        self._outage_end_ps = 0
         self.plane_work = [Fraction(0) for _ in link.planes_bps]
         self._link = link
-        self._impairments = tuple(entry for entry in impairments if entry[0].changes_capacity)
+        self._impairments: Seeded = ()
         self._plane_rates: tuple[Fraction, ...] = ()
         self._reserved: list[tuple[int, int]] = []
         self._begin_ps = 0
         self._until_ps: int | None = 0
         self._numerator = 0
         self._denominator = 1
+        self.install(impairments)
 
-    def set_factor(self, factor: Fraction) -> None:
-        """A live factor on everything, from the next question on."""
-        self.factor = factor
+    def install(self, impairments: Seeded) -> None:
+        """What holds from the next question on."""
+        self._impairments = tuple(entry for entry in impairments if entry[0].changes_capacity)
         self._until_ps = self._begin_ps
 
     def reserve(self, begin_ps: int, end_ps: int) -> None:
@@ -94,7 +108,7 @@ class Capacity:
         return self._numerator, self._denominator, until_ps
 
     def _evaluate(self, time_ps: int) -> int | None:
-        common = self.factor
+        common = Fraction(1)
         planes = [Fraction(plane_bps) for plane_bps in self._link.planes_bps]
         until_ps: int | None = None
         for impairment, plane, seed in self._impairments:
@@ -127,8 +141,16 @@ class Capacity:
             numerator, _, until_ps = self._segment(time_ps)
             if numerator:
                 return time_ps
-            time_ps = self._next_step(until_ps)
+            time_ps = self._meet_outage(time_ps, until_ps)
         raise self._down_for_ever()
+
+    def _meet_outage(self, time_ps: int, until_ps: int | None) -> int:
+        """Count it, unless the wire is only reserved then or the outage is counted already; returns its end."""
+        end_ps = self._next_step(until_ps)
+        if time_ps >= self._outage_end_ps and not self._numerator:
+            self.n_outages += 1
+            self._outage_end_ps = end_ps
+        return end_ps
 
     def finish(self, start_ps: int, n_bytes: int) -> int:
         """When ``n_bytes`` have left that start at ``start_ps``; at least 1 ps later."""
@@ -144,7 +166,7 @@ class Capacity:
                     return end_ps
                 work -= numerator * (until_ps - time_ps) // denominator
             else:
-                self.down_ps += self._next_step(until_ps) - time_ps
+                self.down_ps += self._meet_outage(time_ps, until_ps) - time_ps
             time_ps = self._next_step(until_ps)
         raise self._down_for_ever()
 

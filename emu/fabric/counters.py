@@ -64,6 +64,24 @@ class AdapterStatistics:
     """Without their refreshes, and without those that a forwarding node's shared buffer had sent already."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntakeStatistics:
+    """What one rank's interface counts of what had come and could not be taken in at once."""
+
+    busy_bytes: int
+    """Taken in at the receiver's own rate,"""
+    busy_ps: int
+    """in this time."""
+    stuck_ps: int
+    """Time for which something lay there and nothing at all was taken in."""
+
+
+def delay_counts() -> list[int]:
+    """Where the delays of links are counted, from a frame's head here to its head at the far end: how many have so many bits in
+    ps, and last their sum."""
+    return [0] * 65
+
+
 class PortCounters:
     """What is counted of one queue; plain ints on the hot path."""
 

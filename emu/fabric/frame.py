@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from emu.fabric.account import ENDPOINT, LENGTH, Account
+
 
 class Frame:
     """A chunk of a message, or a credit that travels back.  Mutable: each hop moves its due times on.
@@ -13,9 +15,12 @@ class Frame:
     ``path`` is a tuple of link indices and ``hop`` the next of them to be taken.
     ``flow`` identifies (source rank, target rank, channel) and keys randomness.
     ``message`` is the k-th message of its operation from source to target; ``chunk`` its part.
+    ``recipe`` tells a switch that combines what to do with it; ranks need none.
+    ``account`` is what the time since its critical path began went to.
     """
 
     __slots__ = (
+        "account",
         "chunk",
         "communicator",
         "credit_bytes",
@@ -30,6 +35,7 @@ class Frame:
         "payload",
         "payload_bytes",
         "promise_ps",
+        "recipe",
         "route_flow",
         "source_rank",
         "tail_ps",
@@ -55,6 +61,7 @@ class Frame:
         digest: int = 0,
         credit_bytes: int = 0,
         payload: Any = None,
+        account: Account | None = None,
     ) -> None:
         self.path = path
         self.hop = 0
@@ -75,9 +82,16 @@ class Frame:
         self.credit_bytes = credit_bytes
         self.payload = payload
         self.traffic_class = 0
+        self.recipe = b""
+        self.account = [0] * LENGTH if account is None else account
 
-    def arrived(self, payload: Any, now_ps: int) -> Frame:
-        """The same chunk at its target, put together from its packets."""
+    def is_whole(self, now_ps: int) -> None:
+        """All of it is here now, and nobody waits for the pace at which its rank would hand it over."""
+        self.account[ENDPOINT] -= self.tail_ps - now_ps
+        self.tail_ps = now_ps
+
+    def arrived(self, payload: Any, account: Account, now_ps: int) -> Frame:
+        """The same chunk at its target, put together from its packets; ``account`` is that of the last of them."""
         frame = Frame(
             self.path,
             source_rank=self.source_rank,
@@ -93,6 +107,7 @@ class Frame:
             message_bytes=self.message_bytes,
             digest=self.digest,
             payload=payload,
+            account=account,
         )
         frame.hop = len(self.path)
         return frame

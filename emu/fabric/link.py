@@ -41,9 +41,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from emu.errors import ConfigError
-from emu.fabric.capacity import WORK_PER_BYTE, Capacity, apportion, seeded
+from emu.fabric.account import QUEUEING, RETRANSMISSION, SERIALISATION
+from emu.fabric.capacity import WORK_PER_BYTE, apportion
+from emu.fabric.counters import delay_counts
 from emu.fabric.frame import Frame
+from emu.fabric.impairable import Impairable
 from emu.impairments.base import BaseImpairment, FrameKey
 from emu.topologies.graph import Link
 
@@ -67,17 +69,46 @@ class LinkStatistics:
     """Time in which bytes took the wire's capacity; an outage is not busy."""
     queued_ps: int
     """Sum over frames of the time from the head's arrival until it leaves."""
-    planes_bytes: tuple[int, ...]
+    latency_ps: int = 0
+    """Sum over frames of the time on the way, as timestamps at both ends of the cable show it."""
+    stalled_ps: int = 0
+    """Time for which a frame was ready to go and the link was down."""
+    n_outages: int = 0
+    """Times that a frame found the link down."""
+    planes_bytes: tuple[int, ...] = ()
     """``wire_bytes`` by striped plane; empty where the link has none."""
 
 
-class LinkMachine:
+class LinkMachine(Impairable):
     """One directed link: a FIFO server with a rate and a latency, see the module."""
 
     __slots__ = (
-        "_capacity", "_cost_by_size", "_delays", "_far_free_ps", "_flow_frames", "_flow_packets", "_flow_ready_ps",
-        "_flow_tail_ps", "_full_bytes", "_is_plain", "_last_head_ps", "_latency_ps", "_losses", "_solid_ps", "busy_ps",
-        "frames", "free_ps", "index", "link", "lost_packets", "payload_bytes", "queued_ps", "resent_bytes", "seed",
+        "_cost_by_size",
+        "_far_free_ps",
+        "_flow_alone_ps",
+        "_flow_frames",
+        "_flow_packets",
+        "_flow_ready_ps",
+        "_flow_tail_ps",
+        "_full_bytes",
+        "_last_head_ps",
+        "_latency_ps",
+        "_run_begin_ps",
+        "_run_flow",
+        "_solid_ps",
+        "busy_ps",
+        "delayed_ps",
+        "delays",
+        "frames",
+        "free_ps",
+        "index",
+        "link",
+        "lost_packets",
+        "payload_bytes",
+        "queued_ps",
+        "resent_bytes",
+        "seed",
+        "stalled_ps",
         "wire_bytes",
     )  # fmt: skip
 
@@ -88,8 +119,10 @@ class LinkMachine:
         index: int,
         seed: int,
         impairments: tuple[tuple[BaseImpairment, int | None], ...] = (),
+        delays: list[int] | None = None,
     ) -> None:
-        """``impairments``: (impairment, plane or None), as :func:`emu.impairments.spec.resolve` gives them."""
+        """``impairments``: (impairment, plane or None), as :func:`emu.impairments.spec.resolve` gives them; ``delays``: where
+        delays are counted, see :func:`emu.fabric.counters.delay_counts`."""
         self.link = link
         self.index = index
         self.seed = seed
@@ -102,21 +135,23 @@ class LinkMachine:
         self.lost_packets = 0
         self.busy_ps = 0
         self.queued_ps = 0
-        own = seeded(impairments, seed)
-        self._capacity = Capacity(link=link, index=index, impairments=own)
-        self._delays = tuple((impairment, its) for impairment, _, its in own if impairment.changes_delay)
-        self._losses = tuple((impairment, its) for impairment, _, its in own if impairment.loses)
-        self._is_plain = not any(
-            impairment.changes_capacity or impairment.changes_delay or impairment.loses for impairment, _ in impairments
-        )
+        self.delayed_ps = 0
+        self.stalled_ps = 0
+        self.delays = delay_counts() if delays is None else delays
+        super().__init__(link=link, index=index, seed=seed, impairments=impairments)
         self._latency_ps = link.latency_ps
         self._full_bytes = link.mtu_bytes + link.header_bytes
         self._solid_ps = 0
+        self._run_flow = -1
+        """The flow of the last frame, and when the first of its frames began that have had the wire without another's between."""
+        self._run_begin_ps = 0
         self._last_head_ps = 0
         self._far_free_ps = 0
         self._cost_by_size: dict[int, tuple[int, int, int, int]] = {}
         self._flow_tail_ps: dict[int, int] = {}
         self._flow_ready_ps: dict[int, int] = {}
+        self._flow_alone_ps: dict[int, int] = {}
+        """When its first passes would have ended without waiting for recoveries."""
         self._flow_frames: dict[int, int] = {}
         self._flow_packets: dict[int, int] = {}
 
@@ -138,6 +173,7 @@ class LinkMachine:
             start_ps = now_ps
         self.free_ps = end_ps = start_ps + duration_ps
         tail_in_ps = frame.tail_ps
+        alone_ps = now_ps + duration_ps
         if tail_in_ps - now_ps <= spread_ps:
             self._solid_ps = end_ps
             if duration_ps == first_ps:
@@ -150,8 +186,21 @@ class LinkMachine:
             end_ps = max(end_ps, tail_in_ps + first_ps, self._flow_tail_ps.get(frame.flow, 0))
             self._flow_tail_ps[frame.flow] = end_ps
             self._last_head_ps = head_ps = max(start_ps + first_ps, self._last_head_ps)
-        frame.head_ps = head_ps + self._latency_ps
+            alone_ps = tail_in_ps + first_ps
+        account = frame.account
+        account[SERIALISATION] += end_ps - tail_in_ps
+        if frame.hop:
+            if alone_ps < end_ps:
+                queued_ps = self._behind_others_ps(frame.flow, now_ps, end_ps - alone_ps)
+                account[QUEUEING] += queued_ps
+                account[SERIALISATION] -= queued_ps
+            if frame.flow != self._run_flow:
+                self._run_flow, self._run_begin_ps = frame.flow, start_ps
+        frame.head_ps = head_ps = head_ps + self._latency_ps
         frame.tail_ps = end_ps + self._latency_ps
+        delay_ps, delays = head_ps - now_ps, self.delays
+        delays[delay_ps.bit_length()] += 1
+        delays[-1] += delay_ps
         self.frames += 1
         self.payload_bytes += size_bytes
         self.wire_bytes += wire_bytes
@@ -169,16 +218,9 @@ class LinkMachine:
             return frame.head_ps
         return min(frame.tail_ps, self.free_ps + self._latency_ps)
 
-    def set_rate_factor(self, factor: Fraction, now_ps: int) -> None:
-        """Throttle live: from the next frame on the link has this share of its rate; 1 is all of it.
-
-        What was decided by ``now_ps`` stays.  Raises ConfigError outside (0, 1].
-        """
-        if not 0 < factor <= 1:
-            raise ConfigError(f"rate factor {factor} is outside (0, 1]; to cut a link schedule a flap")
-        self._capacity.set_factor(factor)
-        self._capacity.forget(now_ps)
-        self._cost_by_size.clear()
+    @property
+    def decided_ps(self) -> int:
+        return max(self.free_ps, *self._flow_tail_ps.values(), *self._flow_ready_ps.values(), 0)
 
     def next_wakeup(self) -> int | None:
         """None: a link decides when a head arrives, so nothing is left to be asked for."""
@@ -198,6 +240,9 @@ class LinkMachine:
             lost_packets=self.lost_packets,
             busy_ps=self.busy_ps,
             queued_ps=self.queued_ps,
+            latency_ps=self.frames * self._latency_ps + self.delayed_ps,
+            stalled_ps=self.stalled_ps,
+            n_outages=self._capacity.n_outages,
             planes_bytes=apportion(self.wire_bytes, weights),
         )
 
@@ -223,11 +268,10 @@ class LinkMachine:
     def _cost(self, size_bytes: int) -> tuple[int, int, int, int]:
         """(wire bytes, time for all of them, time for the first packet, the difference), and remember it."""
         wire_bytes = self.link.wire_bytes(size_bytes)
-        rate_bps = self.link.rate_bps * self._capacity.factor
-        numerator, denominator = rate_bps.numerator, rate_bps.denominator
-        duration_ps = max(1, -(-wire_bytes * WORK_PER_BYTE * denominator // numerator))
+        rate_bps = self.link.rate_bps
+        duration_ps = max(1, -(-wire_bytes * WORK_PER_BYTE // rate_bps))
         first_bytes = min(wire_bytes, self._full_bytes)
-        first_ps = max(1, -(-first_bytes * WORK_PER_BYTE * denominator // numerator))
+        first_ps = max(1, -(-first_bytes * WORK_PER_BYTE // rate_bps))
         if len(self._cost_by_size) >= _MAX_CACHED_SIZES:
             self._cost_by_size.clear()
         cost = self._cost_by_size[size_bytes] = (wire_bytes, duration_ps, first_ps, duration_ps - first_ps)
@@ -246,6 +290,7 @@ class LinkMachine:
         capacity.forget(now_ps)
 
         start_ps = capacity.available(max(turn_ps, ready_ps))
+        self.stalled_ps += start_ps - max(turn_ps, ready_ps)
         first_ps = capacity.finish(start_ps, first_bytes) - start_ps
         end_ps = capacity.finish(start_ps, wire_bytes)
         down_ps = capacity.down_ps
@@ -265,12 +310,18 @@ class LinkMachine:
         key = FrameKey(self.index, flow, sequence)
         delay_ps = sum(impairment.delay_ps(seed, key, turn_leave_ps) for impairment, seed in self._delays)
         head_ps += delay_ps
+        self.delayed_ps += delay_ps
 
+        self.stalled_ps += down_ps
         self._count(start_ps, end_ps, down_ps)
         tail_ps = pass_end_ps
         if self._losses:
             arrival_ps = tail_in_ps - now_ps if is_sparse else 0
             tail_ps = self._recover(frame, key, start_ps, pass_end_ps, first_ps, tail_in_ps, arrival_ps)
+        waited_ps = max(0, start_ps - max(turn_ps, self._flow_alone_ps.get(flow, 0))) if waits else 0
+        if self._losses:
+            self._flow_alone_ps[flow] = pass_end_ps - waited_ps
+        self._account(frame, now_ps, pass_end_ps, first_ps, waited_ps, tail_ps - pass_end_ps)
         if waits:
             capacity.reserve(start_ps, end_ps)
             self._flow_ready_ps[flow] = tail_ps
@@ -290,11 +341,33 @@ class LinkMachine:
 
         frame.head_ps = head_ps + self._latency_ps
         frame.tail_ps = tail_ps + self._latency_ps
+        self.delays[(frame.head_ps - now_ps).bit_length()] += 1
+        self.delays[-1] += frame.head_ps - now_ps
         self.frames += 1
         self.payload_bytes += frame.payload_bytes
         self.wire_bytes += wire_bytes
         self.queued_ps += leave_ps - now_ps
         return turn_leave_ps
+
+    def _behind_others_ps(self, flow: int, now_ps: int, waited_ps: int) -> int:
+        """How much of its wait a frame of ``flow`` that comes now has for other flows' frames, and not for its own before it."""
+        return waited_ps if flow != self._run_flow else min(waited_ps, max(0, self._run_begin_ps - now_ps))
+
+    def _account(self, frame: Frame, now_ps: int, end_ps: int, first_ps: int, waited_ps: int, recovery_ps: int) -> None:
+        """What the way takes to the end of its first pass and, after ``recovery_ps``, of the last.
+
+        ``waited_ps``: until the recovery of an earlier frame of the flow was over.
+        """
+        account, capacity = frame.account, self._capacity
+        alone_ps = capacity.finish(capacity.available(now_ps), self.link.wire_bytes(frame.payload_bytes))
+        alone_ps = min(end_ps, max(alone_ps, frame.tail_ps + first_ps))
+        waited_ps = min(waited_ps, end_ps - alone_ps)
+        account[RETRANSMISSION] += waited_ps + recovery_ps
+        queued_ps = self._behind_others_ps(frame.flow, now_ps, end_ps - alone_ps - waited_ps) if frame.hop else 0
+        account[QUEUEING] += queued_ps
+        account[SERIALISATION] += end_ps - frame.tail_ps - waited_ps - queued_ps
+        if frame.flow != self._run_flow:
+            self._run_flow, self._run_begin_ps = frame.flow, now_ps + queued_ps
 
     def _count(self, start_ps: int, end_ps: int, down_ps: int) -> None:
         self.busy_ps += end_ps - start_ps - down_ps
@@ -323,7 +396,7 @@ class LinkMachine:
         attempt = 0
         going_back_to = 0
         while True:
-            lost, timeout_ps = self._first_lost(key, begin + going_back_to, begin + n_packets, attempt)
+            lost, timeout_ps = self._first_lost(key, begin + going_back_to, begin + n_packets, attempt, start_ps)
             if lost is None:
                 if attempt > 0:
                     capacity.reserve(start_ps, end_ps)
@@ -346,12 +419,12 @@ class LinkMachine:
             self.resent_bytes += resent_bytes
             self.wire_bytes += resent_bytes
 
-    def _first_lost(self, key: FrameKey, begin: int, end: int, attempt: int) -> tuple[int | None, int]:
-        """The first packet that any impairment loses, and the timeout of that one."""
+    def _first_lost(self, key: FrameKey, begin: int, end: int, attempt: int, start_ps: int) -> tuple[int | None, int]:
+        """The first packet that any impairment loses of a sending that starts then, and the timeout of that one."""
         first: int | None = None
         timeout_ps = 0
         for impairment, seed in self._losses:
-            lost = impairment.first_lost(seed, key, begin, end, attempt)
+            lost = impairment.first_lost(seed, key, begin, end, attempt) if impairment.loses_at(start_ps) else None
             if lost is not None and (first is None or lost < first):
                 first, timeout_ps = lost, impairment.timeout_ps
         return first, timeout_ps

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from emu.errors import ConfigError
-from emu.fabric.capacity import Capacity, seeded
+from emu.fabric.capacity import Capacity, Seeded, seeded, with_another, with_one_more
 from emu.impairments.base import BaseImpairment
 from emu.topologies.graph import Topology
 from emu.topologies.routers import Adjacency, ShortestPath
@@ -46,14 +46,31 @@ class NextLinks:
     def __init__(self, topology: Topology, *, seed: int, impairments: Impairments, reroute_ps: int) -> None:
         self.topology = topology
         self.reroute_ps = reroute_ps
+        self._seed = seed
+        self._own = {index: seeded(placed, seed) for index, placed in impairments.items()}
         self._capacities: dict[int, Capacity] = {}
-        for index, placed in impairments.items() if reroute_ps else ():
-            if any(impairment.changes_capacity for impairment, _ in placed):
-                own = seeded(placed, seed)
+        for index, own in self._own.items():
+            if reroute_ps and any(impairment.changes_capacity for impairment, _, _ in own):
                 self._capacities[index] = Capacity(link=topology.links[index], index=index, impairments=own)
         self._whole = self._table = _Table(topology, frozenset())
         self._tables = {self._whole.down: self._whole}
         self._since_ps, self._until_ps = (0, reroute_ps) if self._capacities else (0, FOREVER_PS)
+
+    def impair(self, link: int, impairment: BaseImpairment, plane: int | None) -> int:
+        """One more impairment of a link.  Returns its place."""
+        own = with_one_more(self._own.get(link, ()), impairment, plane, self._seed)
+        self._install(link, own)
+        return len(own) - 1
+
+    def replace(self, link: int, place: int, impairment: BaseImpairment) -> None:
+        """Another impairment in that place."""
+        self._install(link, with_another(self._own[link], place, impairment))
+
+    def _install(self, link: int, own: Seeded) -> None:
+        self._own[link] = own
+        if self.reroute_ps:
+            self._capacities[link] = Capacity(link=self.topology.links[link], index=link, impairments=own)
+            self._since_ps = self._until_ps = 0  # to be learnt anew
 
     def of(self, node: int, target_rank: int, now_ps: int) -> tuple[int, ...]:
         """Links of ``node`` towards the rank, in order of index; at least one.
@@ -142,6 +159,6 @@ class NextLinks:
         if not isinstance(router, ShortestPath):
             ways = [topology.route(node, target, lane) for lane in range(max(1, router.spread))]
             whole = [way for way in ways if table.down.isdisjoint(way)]
-            if whole or table.graph.costs(target)[node] < 0:
+            if whole or table.graph.cost(node, target) < 0:
                 return tuple(sorted({way[0] for way in whole or ways}))
         return table.graph.next_links(node, target) or self._whole.graph.next_links(node, target)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from emu.fabric.account import Account
 from emu.fabric.frame import Frame
 
 
@@ -19,12 +20,13 @@ class Packet:
     ``head_ps`` / ``tail_ps``: when its first and its last byte reach the far end of the link that it is on.
     ``ingress`` is the link by which it came to the node that holds it, -1 at its source; it holds ``held_bytes`` of that
     link's share of the buffer, in ``held_queue``.  ``marked`` is ECN's mark;
-    a ``trimmed`` packet has lost its payload.  ``sent_ps``: when its source began to send it.
+    a ``trimmed`` packet has lost its payload.  ``sent_ps``: when its source began to send it.  ``account``: see
+    ``fabric/account.py``; ``blocked_ps`` is what its port's queue had been blocked for when it came.
     """
 
     __slots__ = (
-        "entropy", "frame", "head_ps", "held_bytes", "held_queue", "ingress", "marked", "offset_bytes", "payload",
-        "payload_bytes", "queue", "queue_pair", "sending", "sent_ps", "sequence", "tail_ps", "trimmed",
+        "account", "blocked_ps", "entropy", "frame", "head_ps", "held_bytes", "held_queue", "ingress", "marked",
+        "offset_bytes", "payload", "payload_bytes", "queue", "queue_pair", "sending", "sent_ps", "sequence", "tail_ps", "trimmed",
     )  # fmt: skip
 
     def __init__(
@@ -39,8 +41,11 @@ class Packet:
         entropy: int,
         sent_ps: int,
         payload: Any = None,
+        account: Account | None = None,
     ) -> None:
         self.frame = frame
+        self.account = frame.account if account is None else account
+        self.blocked_ps = 0
         self.queue_pair = queue_pair
         self.queue = queue
         self.sequence = sequence

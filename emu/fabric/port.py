@@ -30,8 +30,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from emu.fabric.capacity import WORK_PER_BYTE, Capacity, seeded
-from emu.fabric.counters import PortCounters, QueueStatistics, summed
+from emu.fabric.account import RETRANSMISSION, SERIALISATION
+from emu.fabric.blocking import Blocking
+from emu.fabric.capacity import WORK_PER_BYTE
+from emu.fabric.counters import PortCounters, QueueStatistics, delay_counts, summed
+from emu.fabric.impairable import Impairable
 from emu.fabric.link import LinkStatistics
 from emu.fabric.packet import Packet
 from emu.fabric.pausing import Pausing
@@ -78,7 +81,7 @@ class Source(Protocol):
     def take(self, queue: int, now_ps: int) -> Packet: ...
 
 
-class Port:
+class Port(Impairable):
     """Queues, scheduler and wire of one directed link."""
 
     def __init__(
@@ -91,8 +94,10 @@ class Port:
         seed: int,
         impairments: tuple[tuple[BaseImpairment, int | None], ...] = (),
         release: Callable[[int, int, int, int], None] | None = None,
+        delays: list[int] | None = None,
     ) -> None:
-        """``release``: told (ingress link, queue held, bytes held, time) when a forwarded packet's last byte has left."""
+        """``delays``: where delays are counted, see :func:`emu.fabric.counters.delay_counts`;
+        ``release``: told (ingress link, queue held, bytes held, time) when a forwarded packet's last byte has left."""
         self.link = link
         self.index = index
         self.switching = switching
@@ -110,16 +115,12 @@ class Port:
         self.credits: list[int | None] = [c.credit_bytes if c.discipline is Discipline.CREDIT else None for c in classes]
         self._scheduler = Scheduler(switching)
         self._is_lone = n == 1
-        self._waiting_since_ps = [-1] * n
+        self.blocking = Blocking(switching, self.counters)
         self.free_ps = 0
         self._leaving: tuple[int, int, int] | None = None
         self._armed_ps = FOREVER_PS
         self._quantum = switching.quantum_bytes
-        own = seeded(impairments, seed)
-        self._capacity = Capacity(link=link, index=index, impairments=own)
-        self._delays = tuple((impairment, its) for impairment, _, its in own if impairment.changes_delay)
-        self._losses = tuple((impairment, its) for impairment, _, its in own if impairment.loses)
-        self._is_plain = not any(i.changes_capacity or i.changes_delay or i.loses for i, _ in impairments)
+        super().__init__(link=link, index=index, seed=seed, impairments=impairments)
         self._costs: dict[int, tuple[int, int, int]] = {}
         self._sent = 0
         self._last_tail_ps = 0
@@ -127,6 +128,9 @@ class Port:
         self.wire_bytes = 0
         self.busy_ps = 0
         self.queued_ps = 0
+        self.delays = delay_counts() if delays is None else delays
+        self.delayed_ps = 0
+        self.stalled_ps = 0
         self.lost_packets = 0
         self.resent_bytes = 0
 
@@ -159,6 +163,7 @@ class Port:
             self._discard(packet, now_ps)
             return
         self.queues[queue].append(packet)
+        packet.blocked_ps = self.blocking.total_ps(queue, now_ps)
         length = self.queued_bytes[queue] = self.queued_bytes[queue] + self.cost(packet.payload_bytes, packet.trimmed)[0]
         counters = self.counters[queue]
         if length > counters.peak_queue_bytes:
@@ -172,7 +177,7 @@ class Port:
         for queue, waiting in enumerate(self.queues):
             waiting.clear()
             self.queued_bytes[queue] = 0
-            self._end_wait(queue, now_ps)
+            self.blocking.end(queue, now_ps)
         return withdrawn
 
     def pause(self, queue: int, stop: bool, now_ps: int) -> None:
@@ -214,7 +219,7 @@ class Port:
                 while waiting:
                     self._discard(waiting.popleft(), now_ps)
                 self.queued_bytes[queue] = 0
-                self._end_wait(queue, now_ps)
+                self.blocking.end(queue, now_ps)
         leaving = self._leaving
         if leaving is not None:
             if now_ps < self.free_ps:
@@ -245,6 +250,7 @@ class Port:
             size = packet.payload_bytes
             n_bytes, duration_ps, first_ps = self.cost(size, packet.trimmed)
             self.queued_bytes[queue] -= n_bytes
+            self.blocking.charge(packet, duration_ps, first_ps, now_ps)
         else:
             assert self.source is not None
             self._leaving = _TAKING  # what the source does now must not start another packet
@@ -252,10 +258,12 @@ class Port:
             packet.sent_ps = packet.head_ps = packet.tail_ps = now_ps
             size = packet.payload_bytes
             n_bytes, duration_ps, first_ps = self.cost(size)
+            packet.account[SERIALISATION] += duration_ps
         credits = self.credits[queue]
         if credits is not None:
             self.credits[queue] = credits - n_bytes
-        self.queued_ps += now_ps - packet.head_ps
+        waited_ps = now_ps - packet.head_ps
+        self.queued_ps += waited_ps
         counters = self.counters[queue]
         counters.packets += 1
         counters.payload_bytes += size
@@ -268,6 +276,9 @@ class Port:
             self.free_ps = end_ps = now_ps + duration_ps
             packet.head_ps = now_ps + first_ps + latency_ps
             packet.tail_ps = end_ps + latency_ps
+            delay_ps, delays = waited_ps + first_ps + latency_ps, self.delays
+            delays[delay_ps.bit_length()] += 1
+            delays[-1] += delay_ps
             self._leaving = packet.ingress, packet.held_queue, packet.held_bytes
             self._arm(end_ps)
             self.wire.transmit(packet, self.index)
@@ -291,22 +302,14 @@ class Port:
         if not self.queues[queue]:
             ready_ps = FOREVER_PS if self.source is None else self.source.ready_ps(queue, now_ps)
             if ready_ps > now_ps:
-                self._end_wait(queue, now_ps)
+                self.blocking.end(queue, now_ps)
                 return ready_ps
         credits = self.credits[queue]
         if self.paused_since_ps[queue] >= 0 or (credits is not None and credits < self._next_bytes(queue)):
-            if self._waiting_since_ps[queue] < 0:
-                self._waiting_since_ps[queue] = now_ps
+            self.blocking.begin(queue, now_ps)
             return FOREVER_PS
-        self._end_wait(queue, now_ps)
+        self.blocking.end(queue, now_ps)
         return now_ps
-
-    def _end_wait(self, queue: int, now_ps: int) -> None:
-        """The queue's first packet may go, or is gone."""
-        since_ps = self._waiting_since_ps[queue]
-        if since_ps >= 0:
-            self.counters[queue].wait_ps += now_ps - since_ps
-            self._waiting_since_ps[queue] = -1
 
     def _send_impaired(self, packet: Packet, n_bytes: int, now_ps: int) -> None:
         """The rule of :meth:`go` with what impairments add."""
@@ -314,15 +317,19 @@ class Port:
         capacity.forget(now_ps)
         start_ps = capacity.available(now_ps)
         first_ps = capacity.finish(start_ps, min(n_bytes, link.mtu_bytes + link.header_bytes))
-        end_ps = capacity.finish(start_ps, n_bytes)
+        pass_end_ps = end_ps = capacity.finish(start_ps, n_bytes)
+        packet.account[SERIALISATION] += end_ps - now_ps - self.cost(packet.payload_bytes, packet.trimmed)[1]
         self.busy_ps += end_ps - start_ps - capacity.down_ps
+        self.stalled_ps += start_ps - now_ps + capacity.down_ps
         if link.planes_bps:
             capacity.count_planes(start_ps, end_ps)
         key = FrameKey(self.index, 0, self._sent - 1)
         delay_ps = sum(impairment.delay_ps(seed, key, start_ps) for impairment, seed in self._delays)
+        self.delayed_ps += delay_ps
         lost = False
         attempt = 0
-        while self._is_lost(packet, attempt):
+        again_ps = start_ps
+        while self._is_lost(packet, attempt, again_ps):
             self.lost_packets += 1
             if not self.switching.link_retry:
                 lost = True
@@ -344,13 +351,17 @@ class Port:
             if credits is not None:
                 self.credits[packet.queue] = credits + n_bytes
             return
+        packet.account[RETRANSMISSION] += end_ps - pass_end_ps
         # A delay may not let a packet overtake: its head comes after the tail before it.
-        packet.head_ps = max(first_ps + delay_ps + link.latency_ps, self._last_tail_ps + 1)
+        head_ps = max(first_ps + delay_ps + link.latency_ps, self._last_tail_ps + 1)
+        self.delays[(head_ps - packet.head_ps).bit_length()] += 1
+        self.delays[-1] += head_ps - packet.head_ps
+        packet.head_ps = head_ps
         packet.tail_ps = self._last_tail_ps = max(end_ps + delay_ps + link.latency_ps, packet.head_ps)
         self.wire.transmit(packet, self.index)
 
-    def _is_lost(self, packet: Packet, attempt: int) -> bool:
-        """Whether a loss hits any of the packet's MTUs, at this attempt to send it over the link.
+    def _is_lost(self, packet: Packet, attempt: int, start_ps: int) -> bool:
+        """Whether a loss hits any of the packet's MTUs, at this attempt to send it over the link, which starts then.
 
         MTUs are numbered within their queue pair, so that a packet that is sent again is the same one and not a new one.
         """
@@ -361,9 +372,15 @@ class Port:
         end = begin + max(1, -(-packet.payload_bytes // mtu_bytes))
         key = FrameKey(self.index, packet.entropy, packet.sequence)
         tries = (packet.sending << 16) + attempt
-        return any(loss.first_lost(seed, key, begin, end, tries) is not None for loss, seed in self._losses)
+        return any(
+            loss.loses_at(start_ps) and loss.first_lost(seed, key, begin, end, tries) is not None for loss, seed in self._losses
+        )
 
     # -- what is known ---------------------------------------------------------------------------
+
+    @property
+    def decided_ps(self) -> int:
+        return self.free_ps
 
     @property
     def is_busy(self) -> bool:
@@ -401,7 +418,9 @@ class Port:
             lost_packets=self.lost_packets,
             busy_ps=self.busy_ps,
             queued_ps=self.queued_ps,
-            planes_bytes=(),
+            latency_ps=self._sent * self.link.latency_ps + self.delayed_ps,
+            stalled_ps=self.stalled_ps,
+            n_outages=self._capacity.n_outages,
         )
 
     def queue_statistics(self, now_ps: int) -> tuple[QueueStatistics, ...]:
@@ -410,13 +429,12 @@ class Port:
         found = []
         for number, traffic_class in enumerate(self.switching.classes):
             lanes = range(number, self.switching.n_queues, n_classes)
-            waiting = [self._waiting_since_ps[queue] for queue in lanes]
             found.append(
                 summed(
                     traffic_class.name,
                     [self.counters[queue] for queue in lanes],
                     pauses=[self.pausing.lasting(queue, now_ps) for queue in lanes],
-                    waits_ps=[now_ps - since_ps if since_ps >= 0 else 0 for since_ps in waiting],
+                    waits_ps=[self.blocking.lasting_ps(queue, now_ps) for queue in lanes],
                 )
             )
         return tuple(found)

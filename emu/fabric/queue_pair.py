@@ -22,6 +22,7 @@ import numpy as np
 from emu.congestion.base import SenderControl
 from emu.fabric.frame import Frame
 from emu.fabric.packet import Packet
+from emu.fabric.waits import Waits
 from emu.topologies.switching import Recovery
 
 
@@ -41,7 +42,7 @@ class SendQueuePair:
         "_acknowledged", "_offset", "_quantum", "_resend", "_sendings", "_sent", "_unsent", "chunks", "control", "deadline_ps",
         "entropy", "granted_chunks", "index", "is_acknowledged", "n_chunks", "next_sequence", "outstanding_bytes", "peer",
         "pending", "queue", "recovery", "resent_bytes", "resent_packets", "silent_timeouts", "started_chunks", "ticket",
-        "timeouts", "timer_set", "unacked",
+        "timeouts", "timer_set", "unacked", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +66,7 @@ class SendQueuePair:
         self.is_acknowledged = is_acknowledged
         self.recovery = recovery
         self._quantum = quantum_bytes
+        self.waits = Waits()
         self.chunks: deque[Frame] = deque()
         self._offset = 0
         self.next_sequence = 0
@@ -91,14 +93,20 @@ class SendQueuePair:
         """Whether what is sent is kept until it is acknowledged."""
         return self.recovery is not Recovery.NONE
 
+    @property
+    def is_again(self) -> bool:
+        """Whether the packet that is ready went before."""
+        return self.pending is not None and self.pending[0] < self._sent
+
     def hears_nothing(self) -> str:
         """Why no answer can wake a control that waits for one; empty where one can."""
         if not self.is_acknowledged:
             return "but its receiver does not acknowledge packets; return a time, or True from ReceiverControl.acknowledges"
         return "" if self.outstanding_bytes else "with 0 B outstanding, so that no answer can wake it; return a time then"
 
-    def submit(self, frame: Frame) -> None:
+    def submit(self, frame: Frame, now_ps: int) -> None:
         """A chunk to send, after those before it."""
+        self.waits.submit(frame, now_ps)
         self.chunks.append(frame)
         self.n_chunks += 1
 
@@ -166,6 +174,7 @@ class SendQueuePair:
         self._sent = max(self._sent, sequence + 1)
         self._unsent.discard(sequence)
         self.outstanding_bytes += segment.n_bytes
+        packet.account = self.waits.take(segment.frame, sequence, now_ps, keeps=self.keeps)
         self.control.sent(now_ps, segment.n_bytes)
         return packet, segment.is_last and first_time
 
@@ -192,6 +201,7 @@ class SendQueuePair:
         """It has come.  Returns its bytes."""
         self.silent_timeouts = 0
         self._sendings.pop(sequence, None)
+        self.waits.forget(sequence)
         n_bytes = self.unacked.pop(sequence).n_bytes
         if sequence in self._unsent:
             self._unsent.discard(sequence)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,15 +50,24 @@ def two_calls(rank: emu.Rank) -> tuple[int, int, float]:
     return times[0], times[1], float(data[0])
 
 
-def test_a_run_over_two_hosts_is_encrypted_and_has_the_simulators_times(two_hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a page that all actors share, over tcp and with keys of its own, a run gives the simulator's times and data."""
+def test_a_run_over_two_hosts_is_encrypted_and_has_the_simulators_times(
+    two_hosts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a page that all actors share, over tcp and with keys of its own, a run gives the simulator's times and data; each
+    host has an exporter for its actors, and Prometheus is told of both."""
+    monkeypatch.setenv("EMU_FILE_SD", str(tmp_path))
     made: list[Keys] = []
     make = Keys.make
     monkeypatch.setattr(backend.Keys, "make", staticmethod(lambda: made.append(make()) or made[-1]))
-    with emu.Session("star", settings=STAR, address=two_hosts, dilation=100) as session:
+    with emu.Session("star", settings=STAR, address=two_hosts, dilation=400, metrics="auto") as session:
         places = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         found = session.run(two_calls)
         assert session.counters().order_violations == 0
+        (file,) = tmp_path.iterdir()
+        assert [group["labels"]["node"] for group in json.loads(file.read_text())] == ["host0", "host1"]
+        texts = [urllib.request.urlopen(url).read().decode() for url in session.metrics_endpoints()]
+        actors = [set(re.findall(r'emu_actor_up{actor="(.+)"} 1', text)) for text in texts]
+        assert all(actors) and not actors[0] & actors[1] and actors[0] | actors[1] == {"a0", "a1", "a2", "a3", "s0"}
     with emu.Session("star", settings=STAR, driver="simulate") as session:
         assert found == session.run(two_calls)
     assert len(made) == 1 and len(places) == 2

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import zmq
 
-from emu.transport import Keys, Transport
+from emu.errors import ConfigError
+from emu.transport import Keys, Transport, data_ports
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,30 @@ def test_what_is_sent_arrives(with_keys: bool) -> None:
     finally:
         one.close()
         other.close()
+
+
+def test_endpoints_keep_to_the_ports_they_are_given() -> None:
+    """Each binds a free port of the range; when none is left the next one says so, and takes nothing."""
+    first = 23_990
+    ports = range(first, first + 2)
+    bound = [Transport(scheme="tcp", address="127.0.0.1", name=str(port), ports=ports) for port in ports]
+    try:
+        assert [one.endpoint for one in bound] == [f"tcp://127.0.0.1:{port}" for port in ports]
+        with pytest.raises(ConfigError, match=r"all of 127\.0\.0\.1:23990-23991 are taken; give a wider range"):
+            Transport(scheme="tcp", address="127.0.0.1", name="late", ports=ports)
+    finally:
+        for one in bound:
+            one.close()
+
+
+@pytest.mark.parametrize("text", ["", "20000-24999", "20000", "24999-20000", "80-90", "20000-70000", "a-b", "-1-5"])
+def test_the_range_of_ports_is_read_from_the_environment(text: str) -> None:
+    """FIRST-LAST is a range with both ends, nothing is any port, and what is neither is refused by name."""
+    if text in ("", "20000-24999"):
+        assert data_ports({"EMU_DATA_PORTS": text}) == (range(20_000, 25_000) if text else None)
+        return
+    with pytest.raises(ConfigError, match=f"EMU_DATA_PORTS '{text}': write FIRST-LAST"):
+        data_ports({"EMU_DATA_PORTS": text})
 
 
 @pytest.mark.parametrize("intruder", ["without a key", "with keys of its own", "with its own and the server's public key"])

@@ -14,7 +14,7 @@ from emu import Rank
 from emu.collectives.call import REDUCING
 from emu.collectives.catalogue import algorithms_for
 from emu.collectives.reduce import DTYPES, OPS
-from emu.testing import algorithms_over
+from emu.testing import algorithms_on, algorithms_over, fabric_over, fabrics_over, simulated
 
 RANKS = (1, 2, 3, 5, 6, 7, 8)
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -95,29 +95,30 @@ def call_all(rank: Rank, collective: str, algorithm: str, in_place: bool, option
 def test_numpy_agrees_for_every_rank_count_and_length(collective: str, algorithm: str, in_place: bool) -> None:
     """Any number of ranks, any length, every root: element for element equal to numpy, other buffers untouched."""
     for n in RANKS:
-        if algorithm not in algorithms_over(collective, n):
-            continue
-        on_star(n, call_all, collective, algorithm, in_place, {"chunk_bytes": 256}, lengths(n))
+        fabric = fabric_over(collective, algorithm, n)
+        if fabric is not None:
+            simulated(fabric, call_all, collective, algorithm, in_place, {"chunk_bytes": 256}, lengths(n))
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), CASES)
 def test_a_long_call_in_many_chunks_and_channels(collective: str, algorithm: str) -> None:
     """65537 elements in odd chunks over three channels are exact."""
-    n = next(n for n in (5, *range(2, 65)) if algorithm in algorithms_over(collective, n))
-    on_star(n, call_all, collective, algorithm, False, {"chunk_bytes": 50_000, "channels": 3}, [65537])
+    fabric = next(found for n in (5, *range(2, 65)) if (found := fabric_over(collective, algorithm, n)) is not None)
+    simulated(fabric, call_all, collective, algorithm, False, {"chunk_bytes": 50_000, "channels": 3}, [65537])
 
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_random_calls_equal_numpy(data: st.DataObject) -> None:
-    """Whatever ranks, count, chunk, channels and algorithm: the answer is numpy's."""
+    """Whatever ranks, fabric, count, chunk, channels and algorithm: the answer is numpy's."""
     n = data.draw(st.integers(1, 9))
     collective = data.draw(st.sampled_from((*PLAIN, *ROOTED)))
-    algorithm = data.draw(st.sampled_from(algorithms_over(collective, n)))
+    fabric = data.draw(st.sampled_from(fabrics_over(n)))
+    algorithm = data.draw(st.sampled_from(algorithms_on(collective, fabric)))
     count = data.draw(st.integers(0, 400))
     options = {"chunk_bytes": data.draw(st.integers(64, 4000)), "channels": data.draw(st.integers(1, 4))}
     in_place = collective != "alltoall" and data.draw(st.booleans())
-    on_star(n, call_all, collective, algorithm, in_place, options, [count])
+    simulated(fabric, call_all, collective, algorithm, in_place, options, [count])
 
 
 def contribution(index: int, dtype: str, op: str) -> np.ndarray[Any, Any]:

@@ -12,6 +12,7 @@ from simulated import MS, on_star, refusal, star
 import emu.rank
 from emu import Rank
 from emu.collectives.executor import Operation
+from emu.collectives.layout import Layout, flat
 from emu.rank import Work
 
 
@@ -19,6 +20,7 @@ class Desk:
     """A runtime at dilation 2 whose calls are complete as soon as somebody waits for them, 1 ms after their start."""
 
     payload = True
+    endpoint = None
 
     def __init__(self, user_time: str) -> None:
         self.user_time = user_time
@@ -32,8 +34,11 @@ class Desk:
     def wait(self, rank: Rank, work: Work) -> None:
         rank.cursor_ps = max(rank.cursor_ps, work.completed_ps)
 
-    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int) -> str:
+    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
         return "direct"
+
+    def layout(self, members: tuple[int, ...]) -> Layout:
+        return flat(len(members))
 
     def chunk_limit_bytes(self) -> int:
         return 1 << 20

@@ -30,6 +30,7 @@ class FakeCounters:
     frames: int = 100
     wire_bytes: int = 1_000_000
     congestion: CongestionReport | None = None
+    stopped_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -48,7 +49,11 @@ class FakeSession:
 
     record_hops: bool = False
 
-    def choose_algorithm(self, collective: str, n_bytes: int, root: int = 0) -> str:
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(range(self.n_ranks))
+
+    def choose_algorithm(self, collective: str, n_bytes: int, root: int = 0, selection: str = "auto") -> str:
         return "ring"
 
     def hops(self) -> list[tuple[int, int]]:

@@ -30,6 +30,7 @@ import emu.impairments
 import emu.topologies
 from emu.collectives.call import ROOTED
 from emu.collectives.catalogue import algorithm_names, cost_for, find_algorithm, schedule_for
+from emu.collectives.layout import flat, layout_of
 from emu.collectives.verify import verify
 from emu.congestion.base import FOREVER_PS, Line, Parameters, ReceiverControl, SenderControl
 from emu.congestion.none import Uncontrolled
@@ -39,20 +40,35 @@ from emu.fabric.link import LinkMachine
 from emu.fabric.next_links import NextLinks
 from emu.impairments.base import BaseImpairment, FrameKey
 from emu.impairments.spec import impairment_class, kinds, parse_impairment
-from emu.testing import algorithms_over
+from emu.testing import fabrics_over, layouts_over
 from emu.topologies.catalogue import Generic, generic_topologies
 from emu.topologies.checks import check
-from emu.topologies.fabric_file import list_fabrics, load_fabric
+from emu.topologies.fabric_file import load_fabric, preset_files, read_file
 from emu.topologies.folder import read_folder
 from emu.topologies.graph import Link, Topology
+from emu.topologies.listing import FAMILIES, evidence, list_fabrics
 
 GENERIC = generic_topologies()
 PRESETS = tuple(listing.name for listing in list_fabrics() if listing.kind == "preset")
 ALGORITHM_NAMES = algorithm_names()
 ALGORITHMS = [(name, collective) for name in ALGORITHM_NAMES for collective in sorted(find_algorithm(name).collectives)]
 US = 10**6
-WIRING = frozenset({"ranks", "shape", "leaves", "spines", "accelerators_per_leaf", "cables_per_pair", "oversubscription"})
+MOST_LAID_OUT = 16
+"""Ranks up to which algorithms that ask are tried on all small fabrics."""
+WIRING = frozenset({
+    "ranks", "shape", "oversubscription", "cables_per_pair", "leaves", "spines", "accelerators_per_leaf", "pods", "cores",
+    "core_cables_per_pair", "core_oversubscription", "groups", "group_size", "switch_links", "switch_ports",
+    "switches_per_group", "accelerators_per_switch", "global_cables", "nodes", "rails", "nodes_per_leaf", "ports", "joined",
+    "links_per_plane", "cpus_per_leaf",
+})  # fmt: skip
 """How many parts there are and how they are joined is one fact: a preset may give one source, ``wiring``, for all of it."""
+
+
+def small(name: str) -> Topology:
+    """The preset at the smallest of its scales; its own size is for tests/sim/test_catalogue.py."""
+    scales = read_file(preset_files()[name], name).scales
+    return load_fabric(name, {"scale": min(scales, key=int)} if scales else {})
+
 
 every_topology = pytest.mark.parametrize("generic", GENERIC.values(), ids=GENERIC)
 every_preset = pytest.mark.parametrize("name", PRESETS)
@@ -119,7 +135,7 @@ def test_a_topology_is_the_same_in_another_process(generic: Generic) -> None:
 @every_preset
 def test_a_preset_loads_and_routes(name: str) -> None:
     """It passes a topology's checks, says what it is and what its calibration is worth, and its first and last rank reach all."""
-    topology = load_fabric(name)
+    topology = small(name)
     check(topology, where=name)
     assert topology.name == name
     assert topology.description and topology.calibration
@@ -128,14 +144,24 @@ def test_a_preset_loads_and_routes(name: str) -> None:
 
 @every_preset
 def test_every_number_of_a_preset_has_a_source(name: str) -> None:
-    """Each setting in the file, the kind of its topology apart, is told where it comes from, in a sentence."""
+    """Each setting in the file, the kind of its topology apart, is told where it comes from; in the catalogue, with evidence."""
     file = tomllib.loads((resources.files("emu.presets") / f"{name}.toml").read_text(encoding="utf-8"))
-    sources = dict(load_fabric(name).sources)
-    settings_made = set(file["topology"]) - {"kind"}
+    sources = dict(small(name).sources)
+    settings_made = set(file["topology"]) - {"kind"} if "topology" in file else {"wiring", "rate", "latency"}
     assert settings_made, "a preset without numbers is a generic topology"
     sourced = set(sources) | (WIRING if "wiring" in sources else set())
     assert settings_made <= sourced, f"no source for {sorted(settings_made - sourced)}"
     assert all(len(text.split()) >= 3 for text in sources.values())
+    assert all(evidence(text)[0] for text in sources.values()) or "family" not in file
+
+
+@every_preset
+def test_the_scales_of_a_preset_are_called_by_their_ranks(name: str) -> None:
+    """A scale that is named has that many ranks, and a family is one of the list's."""
+    file = read_file(preset_files()[name], name)
+    assert file.family in ("", *FAMILIES)
+    for scale in [scale for scale in file.scales if int(scale) <= 256]:
+        assert load_fabric(name, {"scale": scale}).n_ranks == int(scale)
 
 
 # -- impairments -----------------------------------------------------------------------------------
@@ -271,25 +297,29 @@ def test_impairments_compose_on_a_link(names: list[str], traffic: list[tuple[int
 
 @pytest.mark.parametrize(("name", "collective"), ALGORITHMS, ids=[f"{name}-{collective}" for name, collective in ALGORITHMS])
 def test_an_algorithm_is_right_and_costs_what_it_says(name: str, collective: str) -> None:
-    """Over 1 to 33 ranks and more, from any root of a few, the schedule does its collective and meets its cost formula.
+    """Over 1 to 33 ranks and more, however they lie, from any root of a few, it does its collective and meets its cost formula.
 
     Or it declines the number: by ConfigError, in one line, the same from any root, and not all numbers.
     """
     done = 0
+    asks = find_algorithm(name).asks_layout
     for n_ranks in (*range(1, 18), 24, 31, 32, 33, 48):
-        verdicts = set()
-        for root in {0, 1 % n_ranks, n_ranks // 2, n_ranks - 1} if collective in ROOTED else {0}:
-            try:
-                verified = verify(schedule_for(collective, name, n_ranks, root))
-            except ConfigError as error:
-                assert "\n" not in str(error)
-                verdicts.add(False)
-            else:
-                assert verified.cost == cost_for(collective, name, n_ranks), f"{n_ranks} ranks, root {root}"
-                assert n_ranks > 1 or verified.n_messages == (0,), "a rank alone has nobody to send to"
-                verdicts.add(True)
-        assert len(verdicts) == 1, f"{n_ranks} ranks: done from one root and declined from another"
-        done += verdicts.pop()
+        everyone = tuple(range(n_ranks))
+        fabrics = fabrics_over(n_ranks) if asks and n_ranks <= MOST_LAID_OUT else ()
+        for layout in (flat(n_ranks), *(layout_of(fabric, everyone) for fabric in fabrics)):
+            verdicts = set()
+            for root in {0, 1 % n_ranks, n_ranks // 2, n_ranks - 1} if collective in ROOTED else {0}:
+                try:
+                    verified = verify(schedule_for(collective, name, n_ranks, root, layout))
+                except ConfigError as error:
+                    assert "\n" not in str(error)
+                    verdicts.add(False)
+                else:
+                    assert verified.cost == cost_for(collective, name, n_ranks, layout), f"{n_ranks} ranks, root {root}"
+                    assert n_ranks > 1 or verified.n_messages == (0,), "a rank alone has nobody to send to"
+                    verdicts.add(True)
+            assert len(verdicts) == 1, f"{n_ranks} ranks: done from one root and declined from another"
+            done += verdicts.pop()
     assert done > 0
 
 
@@ -470,13 +500,14 @@ def everything() -> Iterator[str]:
     for generic in GENERIC.values():
         yield f"{generic.name} {fingerprint(generic.build(generic.parameters()))}"
     for preset in PRESETS:
-        yield f"{preset} {fingerprint(load_fabric(preset))}"
+        yield f"{preset} {fingerprint(small(preset))}"
     for kind in kinds():
         yield f"{kind} {answers(example(kind), [number * US for number in range(40)])}"
     for name in CONTROLS:
         yield f"{name} {drive(halves(name), [0, 1, 1, 0, 2, 0, 3, 1] * 8, [0, 5 * US, 11 * US])}"
     for name, collective in ALGORITHMS:
-        schedule = schedule_for(collective, name, next(n for n in (6, *range(2, 65)) if name in algorithms_over(collective, n)))
+        layout = next(layout for n in (6, *range(2, 65)) for layout in layouts_over(collective, name, n))
+        schedule = schedule_for(collective, name, layout.n_ranks, 0, layout)
         yield f"{name} {collective} {hashlib.sha256(repr(schedule).encode()).hexdigest()[:16]}"
 
 

@@ -276,7 +276,7 @@ def pair(recovery: Recovery) -> SendQueuePair:
     made = SendQueuePair(
         peer=1, index=0, queue=0, entropy=0, control=window(), is_acknowledged=True, recovery=recovery, quantum_bytes=PACKET
     )
-    made.submit(Frame((), source_rank=0, target_rank=1, flow=0, route_flow=0, payload_bytes=3 * PACKET, head_ps=0))
+    made.submit(Frame((), source_rank=0, target_rank=1, flow=0, route_flow=0, payload_bytes=3 * PACKET, head_ps=0), 0)
     return made
 
 

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from emu.bench.congestion import comment_lines, ports_document, totals_document
+from emu.drivers.backend import EngineCounters
 from emu.fabric.counters import AdapterStatistics, QueueStatistics
 from emu.fabric.link import LinkStatistics
-from emu.session import EngineCounters, Session
+from emu.session import Session
 from emu.telemetry.congestion import AdapterReport, CongestionReport, PortReport, collect, merged
 from emu.telemetry.diagnosis import Cause, Finding, diagnose, places, words
 from emu.topologies.fabric_file import load
@@ -272,7 +273,9 @@ def test_a_session_puts_the_engines_parts_together(monkeypatch: pytest.MonkeyPat
         EngineCounters(links={1: LINK}, events=1, queues={1: queue, 2: queue}, adapters={1: ADAPTER}, now_ps=9),
     ]
     for elapsed_ps, expected_ps in ((7, 7), (0, 9)):
-        backend = SimpleNamespace(counters=lambda: parts, elapsed_ps=lambda now=elapsed_ps: now, close=lambda: None)
+        backend = SimpleNamespace(
+            counters=lambda: parts, elapsed_ps=lambda now=elapsed_ps: now, stopped_s=lambda: 0.0, close=lambda: None
+        )
         with Session(topology, driver="simulate") as session:
             monkeypatch.setattr(session, "_backend", backend)
             found = session.congestion()

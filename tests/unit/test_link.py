@@ -6,11 +6,11 @@ from fractions import Fraction
 
 import pytest
 
-from emu.errors import ConfigError
 from emu.fabric.capacity import apportion
 from emu.fabric.frame import Frame
 from emu.fabric.link import LinkMachine, LinkStatistics
 from emu.fabric.machine import Machine
+from emu.impairments.throttle import Impairment as Throttle
 from emu.topologies.graph import Link
 from emu.units import duration_ps, parse_rate_bps
 
@@ -184,24 +184,18 @@ def test_a_short_frame_does_not_overtake_its_flow() -> None:
     assert other.tail_ps < slow.tail_ps
 
 
-def test_a_live_throttle_applies_from_the_next_frame() -> None:
-    """A factor of 1/4 makes the next frame take four times as long, and 1 gives the rate back."""
+def test_an_impairment_that_comes_later_applies_from_the_next_frame() -> None:
+    """A quarter of the rate makes the next frame take four times as long, and what takes its place gives the rate back."""
     link = machine(8 * GBPS)
     sent = [frame(10_000) for _ in range(3)]
     link.receive(sent[0], 0)
-    link.set_rate_factor(Fraction(1, 4), 0)
+    place = link.impair(Throttle(factor="1/4"), None)
     link.receive(sent[1], 0)
-    link.set_rate_factor(Fraction(1), 0)
+    assert link.decided_ps == 50_000_000
+    link.replace(place, Throttle(factor=1))
     link.receive(sent[2], 0)
     assert [one.tail_ps for one in sent] == [10_000_000, 50_000_000, 60_000_000]
     link.validate()
-
-
-@pytest.mark.parametrize("factor", [Fraction(0), Fraction(-1), Fraction(3, 2)])
-def test_a_live_factor_out_of_range_is_refused(factor: Fraction) -> None:
-    """Factors outside (0, 1] raise ConfigError with the range in it."""
-    with pytest.raises(ConfigError, match=r"outside \(0, 1\]"):
-        machine(GBPS).set_rate_factor(factor, 0)
 
 
 def test_statistics_name_every_counter_and_split_planes() -> None:

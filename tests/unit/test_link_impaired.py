@@ -11,7 +11,7 @@ from emu.errors import ConfigError
 from emu.fabric.frame import Frame
 from emu.fabric.link import LinkMachine
 from emu.impairments.base import BaseImpairment, Capacity, FrameKey
-from emu.impairments.spec import parse_impairment
+from emu.impairments.spec import impairment_class, parse_impairment
 from emu.topologies.graph import Link
 
 US = 10**6
@@ -125,10 +125,10 @@ def test_capacity_factors_multiply() -> None:
     assert link.statistics().planes_bytes == (1000, 2000)
 
 
-def test_a_live_factor_multiplies_with_the_impairments() -> None:
-    """A live 1/2 on a link at half rate leaves a quarter."""
+def test_one_more_impairment_multiplies_with_the_others() -> None:
+    """Another half on a link at half rate leaves a quarter."""
     link = machine("throttle,factor=0.5")
-    link.set_rate_factor(Fraction(1, 2), 0)
+    link.impair(impairment_class("throttle")(factor="1/2"), None)
     assert send(link, 1000).tail_ps == 4 * US
 
 
@@ -242,3 +242,23 @@ def test_jitter_keeps_order_and_the_far_end_at_the_rate() -> None:
     assert min(gaps) == 2 * US
     assert max(gaps) > 2 * US
     assert all(frame.tail_ps - frame.head_ps == US for frame in frames)
+
+
+def test_outages_are_counted_once_each_with_the_time_that_was_lost_to_them() -> None:
+    """A frame is cut by one outage, a second one comes during the next, and a third waits behind that and meets none."""
+    link = machine("flap,down=10ms,up=10ms")
+    send(link, 15_000 * 1000)  # cut from 10 to 20 ms
+    send(link, 1000, 35 * MS)  # down from 30 to 40 ms
+    send(link, 1000, 36 * MS)
+    counted = link.statistics()
+    assert (counted.n_outages, counted.stalled_ps) == (2, 15 * MS)
+    assert counted.busy_ps == 15 * MS + 2 * US
+
+
+def test_time_on_the_way_is_the_latency_and_what_is_added() -> None:
+    """A link's own counter of delays has its latency for every frame, and what an impairment adds."""
+    plain, longer = machine(latency_ps=US), machine("latency,added=2us", latency_ps=US)
+    for link in (plain, longer):
+        send(link, 4000)
+        send(link, 4000, 9 * US)
+    assert (plain.statistics().latency_ps, longer.statistics().latency_ps) == (2 * US, 6 * US)

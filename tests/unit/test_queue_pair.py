@@ -71,7 +71,7 @@ def test_every_byte_counts_exactly_once(
     source, target = sender(recovery), ReceiveQueuePair(recovery=recovery, reorder_packets=reorder_packets)
     chunks = [chunk(number, n_bytes) for number, n_bytes in enumerate(sizes)]
     for frame in chunks:
-        source.submit(frame)
+        source.submit(frame, 0)
     parts = {frame.chunk: Reassembly(frame, payload=True) for frame in chunks}
     done: list[int] = []
     channel: list[Packet] = []
@@ -113,7 +113,7 @@ def test_every_byte_counts_exactly_once(
 def test_go_back_n_sends_everything_from_the_gap_on_again() -> None:
     """The receiver asks once for a gap; from there on all comes again, in order."""
     pair, target = sender(Recovery.GO_BACK_N), ReceiveQueuePair(recovery=Recovery.GO_BACK_N, reorder_packets=0)
-    pair.submit(chunk(0, 600))
+    pair.submit(chunk(0, 600), 0)
     assert sequences(send_all(pair)) == list(range(6))
     assert [target.take(s) for s in (0, 1, 3, 4)] == [True, True, False, False]
     assert target.asks_for() == [2]
@@ -127,7 +127,7 @@ def test_go_back_n_sends_everything_from_the_gap_on_again() -> None:
 def test_selective_repeat_sends_what_is_missing_again_and_nothing_else() -> None:
     """Each gap is asked for once; what came out of order is kept."""
     pair, target = sender(Recovery.SELECTIVE_REPEAT), ReceiveQueuePair(recovery=Recovery.SELECTIVE_REPEAT, reorder_packets=0)
-    pair.submit(chunk(0, 600))
+    pair.submit(chunk(0, 600), 0)
     send_all(pair)
     assert [target.take(s) for s in (0, 2, 4, 5)] == [True] * 4
     assert target.asks_for() == [1, 3]
@@ -163,7 +163,7 @@ def test_a_trimmed_header_is_asked_for_at_once_and_not_again_as_a_gap(recovery: 
 def test_what_is_acknowledged_while_it_waits_to_go_again_does_not_go() -> None:
     """A late answer takes a packet out of the line, and its bytes are counted once."""
     pair = sender(Recovery.SELECTIVE_REPEAT)
-    pair.submit(chunk(0, 300))
+    pair.submit(chunk(0, 300), 0)
     send_all(pair)
     pair.missing(1)
     prepared = pair.prepare(0)
@@ -178,7 +178,7 @@ def test_what_is_acknowledged_while_it_waits_to_go_again_does_not_go() -> None:
 def test_where_nothing_is_kept_answers_still_free_the_window() -> None:
     """Without recovery what an acknowledgement covers is not outstanding any more."""
     pair = sender(Recovery.NONE)
-    pair.submit(chunk(0, 300))
+    pair.submit(chunk(0, 300), 0)
     send_all(pair)
     assert pair.outstanding_bytes == 300 and not pair.unacked
     pair.acknowledged(0, -1, 100)
@@ -189,14 +189,14 @@ def test_where_nothing_is_kept_answers_still_free_the_window() -> None:
 def test_a_packet_tells_how_often_it_was_sent_before(recovery: Recovery) -> None:
     """Each timeout sends what is kept once more; what is new, and what has come, starts at 0."""
     pair = sender(recovery)
-    pair.submit(chunk(0, 3 * QUANTUM))
+    pair.submit(chunk(0, 3 * QUANTUM), 0)
     sendings = [[packet.sending for packet in send_all(pair)]]
     for _ in range(2):
         pair.timed_out()
         sendings.append([packet.sending for packet in send_all(pair)])
     assert sendings == [[0] * 3, [1] * 3, [2] * 3]
     pair.acknowledged(2, -1)
-    pair.submit(chunk(1, QUANTUM))
+    pair.submit(chunk(1, QUANTUM), 0)
     pair.timed_out()
     assert [(packet.sequence, packet.sending) for packet in send_all(pair)] == [(2, 3), (3, 0)]
 
@@ -205,7 +205,7 @@ def test_a_packet_tells_how_often_it_was_sent_before(recovery: Recovery) -> None
 def test_timeouts_are_silent_until_something_new_is_acknowledged(recovery: Recovery) -> None:
     """An answer that tells nothing new does not end the silence."""
     pair = sender(recovery)
-    pair.submit(chunk(0, 3 * QUANTUM))
+    pair.submit(chunk(0, 3 * QUANTUM), 0)
     send_all(pair)
     pair.acknowledged(1, -1)
     for n in (1, 2):

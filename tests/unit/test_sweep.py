@@ -192,6 +192,14 @@ def test_degraded_row_is_run_once_more_at_twice_the_dilation() -> None:
     assert result.rows[0].out_of_place.dilation == 3400
 
 
+def test_a_row_during_which_a_process_was_stopped_is_not_run_again() -> None:
+    """A larger dilation does not help against that; the row is degraded and says who and for how long."""
+    opener = FakeOpener(counters_say=FakeCounters(stopped_s={"a1": 0.5}))
+    (result,), _ = run(replace(STAR, end_bytes=1024), opener)
+    assert len(opener.measured[0].begun) == 2
+    assert [(row.verdict, row.stopped_s) for row in result.rows] == [(Verdict.DEGRADED, {"a1": 1.0})]
+
+
 def test_degraded_row_at_a_fixed_dilation_stays() -> None:
     """Who names a dilation gets that one, once; the row is marked and left out of the average."""
     opener = FakeOpener(late={0.0: 0.5})

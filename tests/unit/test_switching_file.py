@@ -16,8 +16,9 @@ from emu.fabric.port import wire_bytes
 from emu.impairments.spec import parse_impairment, resolve
 from emu.topologies import headroom
 from emu.topologies.describe import describe
-from emu.topologies.fabric_file import list_fabrics, load, load_fabric
+from emu.topologies.fabric_file import load, load_fabric
 from emu.topologies.graph import NodeKind, Topology
+from emu.topologies.listing import list_fabrics
 from emu.topologies.switching import Discipline, Marking, Recovery, Switching, Watchdog
 from emu.topologies.switching_checks import check_switching
 from emu.topologies.switching_file import SWITCHING_KEYS, load_switching_preset, switching_presets

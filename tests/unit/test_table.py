@@ -192,6 +192,13 @@ def test_order_violations_are_told() -> None:
     assert "# Order violations" not in output(replace(OPTIONS, end_bytes=8), FakeOpener())
 
 
+def test_a_stopped_process_is_told() -> None:
+    """The footer names the actor, for how long, and at which size."""
+    stopped = FakeOpener(counters_say=FakeCounters(stopped_s={"a1": 0.75}))
+    text = output(replace(OPTIONS, end_bytes=8), stopped)
+    assert "# Process stopped      : a1, 1.5 s of wall time at 8 B" in text and " degraded " in text
+
+
 def test_optional_columns() -> None:
     """-I, --seeds and a second fabric add their columns at the end, in that order."""
     options = replace(OPTIONS, per_iteration=True, n_seeds=2)

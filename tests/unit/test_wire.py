@@ -53,23 +53,29 @@ HEADER = Header(
     credit_bytes=17,
     anchor_ns=-18,
 )
+ACCOUNT = [*range(20, 31)]
+GOLDEN_ACCOUNT = (
+    "1400000000000000" "1500000000000000" "1600000000000000" "1700000000000000" "1800000000000000" "1900000000000000"  # causes
+    "1a00000000000000" "1b000000" "1c00000000000000" "1d00000000000000" "1e000000"  # origin, first and last start
+)  # fmt: skip
 GOLDEN = bytes.fromhex(
-    "4d45" "03" "02" "8877665544332211" "99000000"  # magic, version, FRAME, session, epoch
+    "4d45" "04" "02" "8877665544332211" "99000000"  # magic, version, FRAME, session, epoch
     "01000000" "02000000" "03000000" "04000000" "0500"  # link, channel, source, target, hop
     "0600000000000000" "07000000" "0800000000000000" "0900000000000000"  # flow, route flow, head, tail
     "1300000000000000"  # promise
     "0a00000000000000" "f5ffffffffffffff" "0c000000" "0d000000"  # communicator, operation, message, chunk
     "0e00000000000000" "0f00000000000000" "1000000000000000"  # payload, message, digest
     "1100000000000000" "eeffffffffffffff"  # credit, anchor
+    + GOLDEN_ACCOUNT
 )  # fmt: skip
-GOLDEN_HELLO = bytes.fromhex("4d45" "03" "01" "8877665544332211" "99000000" "bbaa0000")  # fmt: skip
+GOLDEN_HELLO = bytes.fromhex("4d45" "04" "01" "8877665544332211" "99000000" "bbaa0000")  # fmt: skip
 PACKET_HEADER = PacketHeader(
     link=1, channel=2, source_rank=3, target_rank=4, flow=5, route_flow=6, communicator=7, operation=-8, message=9, chunk=10,
     chunk_bytes=11, message_bytes=12, digest=13, traffic_class=14, queue_pair=15, queue=16, marked=True, trimmed=False,
     sequence=17, sending=25, offset_bytes=18, payload_bytes=19, entropy=20, sent_ps=21, head_ps=22, tail_ps=23, anchor_ns=-24,
 )  # fmt: skip
 GOLDEN_PACKET = bytes.fromhex(
-    "4d45" "03" "03" "8877665544332211" "99000000"  # magic, version, PACKET, session, epoch
+    "4d45" "04" "03" "8877665544332211" "99000000"  # magic, version, PACKET, session, epoch
     "01000000" "02000000" "03000000" "04000000"  # link, channel, source, target
     "0500000000000000" "06000000" "0700000000000000" "f8ffffffffffffff"  # flow, route flow, communicator, operation
     "09000000" "0a000000" "0b00000000000000" "0c00000000000000"  # message, chunk, chunk bytes, message bytes
@@ -77,19 +83,21 @@ GOLDEN_PACKET = bytes.fromhex(
     "1100000000000000" "19000000" "1200000000000000" "1300000000000000"  # sequence, sending, offset, payload
     "1400000000000000" "1500000000000000" "1600000000000000" "1700000000000000"  # entropy, sent, head, tail
     "e8ffffffffffffff"  # anchor
+    + GOLDEN_ACCOUNT
 )  # fmt: skip
 NOTICE_HEADER = NoticeHeader(
     channel=1, hop=2, kind=3, marked=True, link=-4, queue=5, source_rank=-6, target_rank=7, queue_pair=8, value=9, n_bytes=10,
     selective=-11, echo_ps=12, port=13, due_ps=14, anchor_ns=-15,
 )  # fmt: skip
 GOLDEN_NOTICE = bytes.fromhex(
-    "4d45" "03" "04" "8877665544332211" "99000000"  # magic, version, NOTICE, session, epoch
+    "4d45" "04" "04" "8877665544332211" "99000000"  # magic, version, NOTICE, session, epoch
     "01000000" "0200" "03" "01" "fcffffff" "0500"  # channel, hop, kind, marked, link, queue
     "faffffff" "07000000" "0800" "0900000000000000" "0a00000000000000"  # source, target, queue pair, value, bytes
     "f5ffffffffffffff" "0c00000000000000" "0d00000000000000"  # selective, echo, port
     "0e00000000000000" "f1ffffffffffffff"  # due, anchor
 )  # fmt: skip
 
+accounts = st.lists(st.integers(0, 2**32 - 1), min_size=11, max_size=11)
 u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 i32, i64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 headers = st.builds(
@@ -114,9 +122,9 @@ notices = st.builds(
 
 
 def test_a_frame_header_has_these_bytes() -> None:
-    """The bytes of version 3 are fixed: whoever changes them must change the version."""
-    assert pack(SESSION, EPOCH, HEADER) == GOLDEN
-    assert len(GOLDEN) == HEADER_BYTES == 134
+    """The bytes of version 4 are fixed: whoever changes them must change the version."""
+    assert pack(SESSION, EPOCH, HEADER, ACCOUNT) == GOLDEN
+    assert len(GOLDEN) == HEADER_BYTES == 214
 
 
 def test_a_greeting_has_these_bytes() -> None:
@@ -128,44 +136,44 @@ def test_a_greeting_has_these_bytes() -> None:
 
 def test_packets_and_notices_have_these_bytes() -> None:
     """A packet's header carries its chunk and itself, a notice's all there is; what follows a packet's is its payload."""
-    assert pack_packet(SESSION, EPOCH, PACKET_HEADER) == GOLDEN_PACKET
+    assert pack_packet(SESSION, EPOCH, PACKET_HEADER, ACCOUNT) == GOLDEN_PACKET
     assert pack_notice(SESSION, EPOCH, NOTICE_HEADER) == GOLDEN_NOTICE
-    assert (len(GOLDEN_PACKET), len(GOLDEN_NOTICE)) == (PACKET_BYTES, NOTICE_BYTES) == (168, 96)
+    assert (len(GOLDEN_PACKET), len(GOLDEN_NOTICE)) == (PACKET_BYTES, NOTICE_BYTES) == (248, 96)
     assert unpack_prefix(GOLDEN_PACKET, SESSION) == (PACKET, EPOCH)
     assert unpack_prefix(GOLDEN_NOTICE, SESSION) == (NOTICE, EPOCH)
-    assert unpack_packet(memoryview(GOLDEN_PACKET + b"payload")) == PACKET_HEADER
+    assert unpack_packet(memoryview(GOLDEN_PACKET + b"payload")) == (PACKET_HEADER, ACCOUNT)
     assert unpack_notice(memoryview(GOLDEN_NOTICE)) == NOTICE_HEADER
 
 
-@given(packet=packets, notice=notices)
+@given(packet=packets, account=accounts, notice=notices)
 @settings(max_examples=20, deadline=None)
-def test_packets_and_notices_survive_the_wire(packet: PacketHeader, notice: NoticeHeader) -> None:
+def test_packets_and_notices_survive_the_wire(packet: PacketHeader, account: list[int], notice: NoticeHeader) -> None:
     """Unpacking is the inverse of packing, within the fields' ranges."""
-    assert unpack_packet(pack_packet(SESSION, EPOCH, packet)) == packet
+    assert unpack_packet(pack_packet(SESSION, EPOCH, packet, account)) == (packet, account)
     assert unpack_notice(pack_notice(SESSION, EPOCH, notice)) == notice
 
 
 def test_unpacking_reads_the_golden_bytes_also_with_a_payload_behind() -> None:
     """A header is read from the front of a message, whatever follows it."""
     assert unpack_prefix(GOLDEN, SESSION) == (FRAME, EPOCH)
-    assert unpack(GOLDEN) == HEADER
-    assert unpack(memoryview(GOLDEN + b"payload")) == HEADER
+    assert unpack(GOLDEN) == (HEADER, ACCOUNT)
+    assert unpack(memoryview(GOLDEN + b"payload")) == (HEADER, ACCOUNT)
 
 
-@given(session=u64, epoch=u32, header=headers)
+@given(session=u64, epoch=u32, header=headers, account=accounts)
 @settings(max_examples=40, deadline=None)
-def test_unpack_is_the_inverse_of_pack(session: int, epoch: int, header: Header) -> None:
+def test_unpack_is_the_inverse_of_pack(session: int, epoch: int, header: Header, account: list[int]) -> None:
     """Every header within the fields' ranges survives, with its session and epoch."""
-    data = pack(session, epoch, header)
+    data = pack(session, epoch, header, account)
     assert unpack_prefix(data, session) == (FRAME, epoch)
-    assert unpack(data) == header
+    assert unpack(data) == (header, account)
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\0" + GOLDEN[1:], "magic 0x4500 version 3: this is not emu's wire format version 3"),
-        (GOLDEN[:2] + b"\x02" + GOLDEN[3:], "magic 0x454d version 2: this is not emu's wire format version 3"),
+        (b"\0" + GOLDEN[1:], "magic 0x4500 version 4: this is not emu's wire format version 4"),
+        (GOLDEN[:2] + b"\x02" + GOLDEN[3:], "magic 0x454d version 2: this is not emu's wire format version 4"),
         (GOLDEN[:4] + b"\x89" + GOLDEN[5:], "a message of session 1122334455667789 reached session 1122334455667788"),
         (GOLDEN[:15], "a message of 15 bytes is too short for a header of 16"),
         (b"", "a message of 0 bytes is too short for a header of 16"),
@@ -180,11 +188,11 @@ def test_what_is_not_of_this_session_is_refused(data: bytes, message: str) -> No
 
 def test_a_truncated_frame_or_greeting_is_refused() -> None:
     """A header or a greeting that lacks its last byte is a WireError and never a wrong number."""
-    with pytest.raises(WireError, match="a frame of 133 bytes is too short for a header of 134"):
+    with pytest.raises(WireError, match="a frame of 213 bytes is too short for a header of 214"):
         unpack(GOLDEN[:-1])
     with pytest.raises(WireError, match="a greeting of 19 bytes is too short for one of 20"):
         unpack_hello(GOLDEN_HELLO[:-1])
-    with pytest.raises(WireError, match="a packet of 167 bytes is too short for a header of 168"):
+    with pytest.raises(WireError, match="a packet of 247 bytes is too short for a header of 248"):
         unpack_packet(GOLDEN_PACKET[:-1])
     with pytest.raises(WireError, match="a notice of 95 bytes is too short for one of 96"):
         unpack_notice(GOLDEN_NOTICE[:-1])
