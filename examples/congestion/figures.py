@@ -1,4 +1,4 @@
-"""Figures for the studies beside this file.  Needs matplotlib (``pip install '.[examples]'``)."""
+"""Figures for the studies beside this file.  Needs matplotlib (``pip install '.[plots]'``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def figure_path(text: str) -> Path:
     """For argparse: a file that a figure can be written to, known before a study begins."""
     path = Path(text)
     if importlib.util.find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError("figures need matplotlib: pip install '.[examples]'")
+        raise argparse.ArgumentTypeError("figures need matplotlib: pip install '.[plots]'")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
     if path.suffix not in (".png", ".svg", ".pdf"):
