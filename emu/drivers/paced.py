@@ -237,10 +237,18 @@ class PacedEngine(Paced):
 
     def _take_credit(self, frame: Frame) -> None:
         key = (frame.target_rank, frame.source_rank)
-        if frame.head_ps < self.now_ps and key in self.crowded:
+        if frame.head_ps < self.now_ps and key in self.crowded and self._lacked_credit(frame):
             self._count_violation(self.now_ps - frame.head_ps)
         self._count_out(*key, -frame.credit_bytes)
         self._at_connection(frame.head_ps, frame)
+
+    def _lacked_credit(self, credit: Frame) -> bool:
+        """Whether anything waits for the credit: while the window had room, it did not matter that the rank had run ahead of it."""
+        end = self.endpoints.get(credit.target_rank)
+        if end is None:
+            return True
+        connection = end.outgoing.get((credit.source_rank, credit.communicator, credit.operation < 0))
+        return connection is not None and bool(connection.blocked)
 
     def _arrive(self, frame: Frame, link: int) -> None:
         self.promises_ps[link] = frame.promise_ps

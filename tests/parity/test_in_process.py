@@ -7,11 +7,16 @@ and a real floor page.  That order is conservative is the promise which all emul
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from emu.drivers.engine import ImpairmentTable
+from emu.drivers.paced import PacedEngine
+from emu.fabric.connection import Connection
+from emu.fabric.frame import Frame
 from emu.impairments.spec import parse_impairment, resolve
 from emu.rank import Rank
 from emu.testing import Hold, emulated_in_process, one_actor_per_node, simulated
@@ -217,3 +222,27 @@ def test_a_rank_that_raises_ends_the_run(tmp_path: Path) -> None:
 
     with pytest.raises(Exception, match="rank 1 raised"):
         emulated_in_process(topology, fails, owner=one_actor_per_node(topology), dilation=LATE, page=tmp_path / "page")
+
+
+def test_a_credit_that_comes_late_counts_only_where_something_waited_for_it() -> None:
+    """A rank that ran ahead of a credit while its window had room did what it would have done with it."""
+    topology = load_fabric("star", {"ranks": "2"})
+    host = SimpleNamespace(
+        placement=SimpleNamespace(owner=[0] * len(topology.nodes)),
+        counters=SimpleNamespace(order_violations=0, order_weight_ps=0),
+    )
+    engine = PacedEngine(cast(Any, host), topology=topology, seed=0, impairments={}, hosted=frozenset({topology.ranks[0]}))
+    engine.now_ps = 1000
+    connection = engine.endpoints[0].outgoing[1, 5, False] = Connection(engine.window_bytes(0, 1))
+    engine._count_out(0, 1, connection.window_bytes)
+
+    def credit() -> Frame:
+        return Frame(
+            (), source_rank=1, target_rank=0, flow=0, route_flow=0, payload_bytes=0, head_ps=400, communicator=5, credit_bytes=1
+        )
+
+    engine._take_credit(credit())
+    assert host.counters.order_violations == 0
+    connection.blocked.append(cast(Any, (None, None)))
+    engine._take_credit(credit())
+    assert (host.counters.order_violations, host.counters.order_weight_ps) == (1, 600)
