@@ -4,6 +4,8 @@ Law: a pure function of fabric, collective, size and members, so that all ranks
 choose alike.  Each candidate is simulated once, without data; one whose lower
 bound (its steps at the smallest latency, its bytes at the fastest injection) is
 not below the best time so far is skipped.  Sizes are rounded up to a power of two.
+What reduces in switches is left to a selection that names it, or to fabrics with an ``[endpoint]``: without an
+accelerator's costs a switch that reduces for nothing would look better than it is.
 An algorithm that declines the number of ranks (ConfigError) is passed over; one that is wrong (ScheduleError) too, with a
 line on stderr.
 """
@@ -60,10 +62,12 @@ class Chooser:
         with self._lock:
             found = self._chosen.get(key)
             if found is None:
-                found = self._chosen[key] = self._fastest(collective, size_bytes, members, root, selected(selection, collective))
+                found = self._chosen[key] = self._fastest(collective, size_bytes, members, root, selection)
         return found
 
-    def _fastest(self, collective: str, size_bytes: int, members: tuple[int, ...], root: int, names: tuple[str, ...]) -> str:
+    def _fastest(self, collective: str, size_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
+        names = selected(selection, collective)
+        in_switches = selection != AUTO or self._topology.endpoint is not None
         protocol = AUTO if self._topology.endpoint is None else self._topology.endpoint.protocol
         names = tuple(name for name in names if goes_with(protocol, collective, name))
         if len(names) == 1:
@@ -79,11 +83,10 @@ class Chooser:
         for n_sent, bound_ps, name in sorted(candidates, key=lambda candidate: candidate[1:]):
             if n_sent > max(MOST_MESSAGES, fewest) or (best_ps is not None and bound_ps >= best_ps):
                 continue
-            built = False
+            schedule = None
             with _passed_over(refusals):
-                schedule_for(collective, name, n, root, layout)
-                built = True
-            if not built:
+                schedule = schedule_for(collective, name, n, root, layout)
+            if schedule is None or (schedule.n_switches and not in_switches):
                 continue
             time_ps = predict_ps(self._topology, collective, name, size_bytes, members, root) if n > 1 else 0
             if best_ps is None or time_ps < best_ps:

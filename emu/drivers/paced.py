@@ -243,7 +243,7 @@ class PacedEngine(Paced):
         self._at_connection(frame.head_ps, frame)
 
     def _lacked_credit(self, credit: Frame) -> bool:
-        """Whether anything waits for the credit: while the window had room, it did not matter that the rank had run ahead of it."""
+        """Whether anything waits for the credit: while the window had room, it did not matter that its rank had run ahead."""
         end = self.endpoints.get(credit.target_rank)
         if end is None:
             return True

@@ -13,6 +13,7 @@ from simulated import blank, session
 
 from emu import Rank
 from emu.drivers.choice import predict_ps
+from emu.session import Session
 from emu.topologies.fabric_file import load_fabric
 from emu.topologies.graph import Topology
 
@@ -136,3 +137,11 @@ def test_pat_takes_logarithmically_many_steps(n: int) -> None:
     rounds = (n - 1).bit_length() - (4 * n <= 3 << (n - 1).bit_length())
     with session("star", ranks=n, rate="100MB/s", latency="1ms") as opened:
         assert max(opened.run(gather, "pat")) == pytest.approx(rounds * MS, rel=0.001)
+
+
+@pytest.mark.parametrize(("fabric", "reduces"), [("dgx-h100-8", False), ("h100-8-nccl", True)])
+def test_auto_leaves_reduction_in_switches_to_fabrics_with_an_endpoints_costs(fabric: str, reduces: bool) -> None:
+    """Without an accelerator's costs auto passes nvls over, which it takes for 64 MiB where they are known; a selection gets it."""
+    with Session(fabric, driver="simulate", payload=False) as session:
+        assert (session.choose_algorithm("all_reduce", 64 << 20) == "nvls") is reduces
+        assert session.choose_algorithm("all_reduce", 64 << 20, selection="nvls,ring") == "nvls"
