@@ -141,7 +141,7 @@ def test_pat_takes_logarithmically_many_steps(n: int) -> None:
 
 @pytest.mark.parametrize(("fabric", "reduces"), [("dgx-h100-8", False), ("h100-8-nccl", True)])
 def test_auto_leaves_reduction_in_switches_to_fabrics_with_an_endpoints_costs(fabric: str, reduces: bool) -> None:
-    """Without an accelerator's costs auto passes nvls over, which it takes for 64 MiB where they are known; a selection has it."""
+    """Without an accelerator's costs auto passes nvls over, which it takes for 64 MiB where they are known."""
     with Session(fabric, driver="simulate", payload=False) as session:
         assert (session.choose_algorithm("all_reduce", 64 << 20) == "nvls") is reduces
         assert session.choose_algorithm("all_reduce", 64 << 20, selection="nvls,ring") == "nvls"
