@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="incast under four rules")
     parser.add_argument("--size-mib", type=int, default=16, help="what each host sends (default 16)")
     parser.add_argument("--driver", choices=("simulate", "emulate"), default="simulate", help="default simulate")
-    parser.add_argument("--dilation", type=float, default=1000, help="wall over model time when emulating (default 1000)")
+    parser.add_argument("--dilation", type=float, default=3000, help="wall over model time when emulating (default 3000)")
     parser.add_argument("--plot", type=figures.figure_path, help="write the figure there (png, svg, pdf)")
     options = parser.parse_args(arguments)
     fan_ins = (2, 4, 7)
