@@ -230,3 +230,16 @@ def _bounds_within(annotation: object) -> list[object]:
     """The bounds of a type that may be None as well: pydantic leaves them inside."""
     parts = [get_args(part)[1:] for part in get_args(annotation) if get_origin(part) is Annotated]
     return [bound for field in chain(*parts) for bound in (field.metadata if isinstance(field, FieldInfo) else [field])]
+
+
+def key_values(settings: Iterable[str], *, where: str, example: str) -> dict[str, object]:
+    """What ``key=value`` texts say, by key.  Raises ConfigError, which begins with ``where``, on another form or a key twice."""
+    values: dict[str, object] = {}
+    for setting in settings:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not (key and equals and value):
+            raise ConfigError(f"{where}: {setting!r} is not key=value; write for example {example}")
+        if key in values:
+            raise ConfigError(f"{where}: {key} is given twice; keep one")
+        values[key] = value
+    return values

@@ -23,6 +23,7 @@ from emu.clock import unix_s, wall_ns
 from emu.drivers.backend import EngineCounters
 from emu.drivers.blocked import Blocked
 from emu.drivers.choice import Chooser
+from emu.drivers.command import Command
 from emu.drivers.emulate import EmulatedHost
 from emu.drivers.engine import ImpairmentTable
 from emu.drivers.explain import RankState
@@ -127,26 +128,15 @@ class HostActor:
         return self._host.greeted
 
     def _in_loop(self, action: Callable[[], None]) -> None:
-        done = threading.Event()
-        failed: list[BaseException] = []
-
-        def act() -> None:
-            try:
-                action()
-            except BaseException as error:
-                failed.append(error)
-            finally:
-                done.set()
-
-        self._host.command(act)
+        command = Command(action)
+        self._host.command(command)
         deadline_ns = wall_ns() + int(CALL_TIMEOUT_S * 1e9)
-        while not done.wait(WATCH_S):
+        while not command.done.wait(WATCH_S):
             if self._host.ended.is_set():
                 raise self._fault()
             if wall_ns() > deadline_ns:
                 raise EmuError("the actor's loop does not answer")
-        if failed:
-            raise failed[0]
+        command.check()
 
     def _fault(self) -> EmuError:
         """Why the loop is over."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from emu.drivers.command import Command
 from emu.drivers.engine import Engine, ImpairmentTable
 from emu.drivers.explain import explain, unreceived
 from emu.drivers.packet_engine import PacketEngine
@@ -85,27 +86,16 @@ class Simulation:
 
     def command(self, action: Callable[[], None]) -> None:
         """Have ``action`` called between two events, and wait for that; raises what it raises.  In any thread."""
-        done = threading.Event()
-        failed: list[BaseException] = []
-
-        def act() -> None:
-            try:
-                action()
-            except BaseException as error:
-                failed.append(error)
-            finally:
-                done.set()
-
+        command = Command(action)
         with self._commands_open:
             if not self._is_running:
                 action()
                 return
-            self.runtime.inbox.append(act)
+            self.runtime.inbox.append(command)
         self._ready.release()
-        while not done.wait(COMMAND_LOOK_S):
+        while not command.done.wait(COMMAND_LOOK_S):
             self.engine.interrupted = True  # it may have been just about to go on
-        if failed:
-            raise failed[0]
+        command.check()
 
     def _run(self, function: Callable[..., Any], args: tuple[Any, ...], ranks: list[Rank]) -> dict[int, Any]:
         runtime = self.runtime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from emu.fabric.capacity import Capacity, Seeded, seeded, with_another, with_one_more
@@ -9,7 +10,7 @@ from emu.impairments.base import BaseImpairment
 from emu.topologies.graph import Link
 
 
-class Impairable:
+class Impairable(ABC):
     """Ground of the machines that send on a link: its capacity, and what delays and loses."""
 
     __slots__ = ("_capacity", "_delays", "_is_plain", "_losses", "_own", "_seed_of_impairments")
@@ -28,9 +29,9 @@ class Impairable:
         self._is_plain = not any(one.changes_capacity or one.changes_delay or one.loses for one, _, _ in own)
 
     @property
+    @abstractmethod
     def decided_ps(self) -> int:
         """When the last byte of what is decided so far has left: nothing that comes changes it."""
-        raise NotImplementedError
 
     def impair(self, impairment: BaseImpairment, plane: int | None) -> int:
         """One more impairment, which does nothing before :attr:`decided_ps`.  Returns its place."""

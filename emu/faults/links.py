@@ -5,6 +5,7 @@ A link that is down keeps what waits for it, or lets it be led round where a fab
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from fractions import Fraction
 from typing import Annotated, ClassVar, Final, Self
 
@@ -26,8 +27,8 @@ class LinkFault(BaseFault):
 
     target: ClassVar[Target] = Target.LINKS
 
-    def impairment(self) -> BaseImpairment:
-        raise NotImplementedError
+    @abstractmethod
+    def impairment(self) -> BaseImpairment: ...
 
 
 class Slow(LinkFault):

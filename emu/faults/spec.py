@@ -20,7 +20,7 @@ from emu.faults.links import LinkFault
 from emu.faults.window import During
 from emu.impairments.base import BaseImpairment
 from emu.impairments.spec import match_links, resolve
-from emu.parameters import did_you_mean, validate
+from emu.parameters import did_you_mean, key_values, validate
 from emu.topologies.graph import Topology
 
 KINDS: Final[dict[str, type[BaseFault]]] = dict(sorted({**links.KINDS, **ranks.KINDS, **traffic.KINDS}.items()))
@@ -80,14 +80,7 @@ def parse_fault(text: str) -> Spec:
         raise ConfigError(f"fault {text!r} is not TARGET=KIND,key=value,...; write for example {_EXAMPLE}")
     if kind not in KINDS:
         raise ConfigError(f"{kind!r} is not a kind of fault{did_you_mean(kind, KINDS)}; use one of {', '.join(KINDS)}")
-    values: dict[str, object] = {}
-    for setting in settings:
-        key, equals, value = (part.strip() for part in setting.partition("="))
-        if not (key and equals and value):
-            raise ConfigError(f"fault {text!r}: {setting!r} is not key=value; write for example at=2ms")
-        if key in values:
-            raise ConfigError(f"fault {text!r}: {key} is given twice; keep one")
-        values[key] = value
+    values = key_values(settings, where=f"fault {text!r}", example="at=2ms")
     return Spec(text=text, target=target, kind=kind, fault=validate(KINDS[kind], values, where=f"{target}={kind}"))
 
 

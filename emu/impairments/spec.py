@@ -18,7 +18,7 @@ from types import ModuleType
 import emu.impairments
 from emu.errors import ConfigError
 from emu.impairments.base import BaseImpairment
-from emu.parameters import did_you_mean, validate
+from emu.parameters import did_you_mean, key_values, validate
 from emu.topologies.folder import file_of, load_module, read_folder
 from emu.topologies.graph import Topology
 
@@ -66,14 +66,7 @@ def parse_impairment(text: str) -> tuple[str, BaseImpairment]:
     kind, *settings = (part.strip() for part in rest.split(","))
     if not (pattern and equals and kind):
         raise ConfigError(f"{text!r} is not LINKS=KIND,key=value,...; write for example 'a0->s0=latency,added=1ms'")
-    values: dict[str, object] = {}
-    for setting in settings:
-        key, equals, value = (part.strip() for part in setting.partition("="))
-        if not (key and equals and value):
-            raise ConfigError(f"{text!r}: {setting!r} is not key=value; write for example added=1ms")
-        if key in values:
-            raise ConfigError(f"{text!r}: {key} is given twice; keep one")
-        values[key] = value
+    values = key_values(settings, where=repr(text), example="added=1ms")
     return pattern, validate(impairment_class(kind), values, where=f"{pattern}={kind}")
 
 
