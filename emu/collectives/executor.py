@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import nullcontext
+from itertools import accumulate
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -139,7 +140,7 @@ class Operation:
         if call.collective == "alltoallv":
             lengths = {slot: send_counts[slot] for slot in range(n)} | {n + s: receive_counts[s] for s in range(n)}
             self._uniform = -1
-            self._ranges = (_starts(send_counts), _starts(receive_counts), lengths)
+            self._ranges = ([*accumulate(send_counts, initial=0)], [*accumulate(receive_counts, initial=0)], lengths)
             longest = max(max(lengths.values()), 0)
             block_elements = longest if call.channels == 1 else call.chunk_bytes // call.itemsize * call.channels
         elif call.collective in PER_RANK:
@@ -391,6 +392,8 @@ class Operation:
 
     def _incoming(self, step: int, chunk: int, payload: Any, reduce: bool) -> None:
         received = payload if isinstance(payload, np.ndarray) else np.frombuffer(payload, dtype=self._dtype)
+        # What a socket gave is nobody else's, and still in the cache: the sum goes there.
+        into_received = received is not payload and received.flags.writeable
         offset = 0
         op, values = self.call.op or "sum", self._values
         with quiet() if reduce else nullcontext():
@@ -400,7 +403,9 @@ class Operation:
                     continue
                 part = received if length == len(received) else received[offset : offset + length]
                 offset += length
-                values[slot, chunk] = combine(op, values[slot, chunk], part) if reduce else part
+                if reduce:
+                    part = combine(op, values[slot, chunk], part, out=part if into_received else None)
+                values[slot, chunk] = part
 
     def _write(self, slot: int, block: int, chunk: int) -> None:
         output = self._output
@@ -416,14 +421,6 @@ class Operation:
 
 def _root(array: Array | None) -> Any:
     return None if array is None else array.base
-
-
-def _starts(counts: tuple[int, ...]) -> list[int]:
-    starts, total = [], 0
-    for count in counts:
-        starts.append(total)
-        total += count
-    return starts
 
 
 class _Nowhere:

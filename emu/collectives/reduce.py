@@ -49,9 +49,9 @@ def check_op(op: str) -> str:
     return op
 
 
-def combine(op: str, mine: Array, received: Array) -> Array:
-    """A new array op(mine, received); never writes to its inputs.  Call it within :func:`quiet`."""
-    return _COMBINE[op](mine, received)  # type: ignore[no-any-return]
+def combine(op: str, mine: Array, received: Array, *, out: Array | None = None) -> Array:
+    """op(mine, received), in ``out`` if there is one, else in a new array.  Call it within :func:`quiet`."""
+    return _COMBINE[op](mine, received, out=out)  # type: ignore[no-any-return]
 
 
 def quiet() -> np.errstate:

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from simulated import MIB, MS, blank, on_star, session, star
 
 from emu import Rank, Session
+from emu.collectives.call import Call
+from emu.collectives.catalogue import schedule_for
+from emu.collectives.executor import Operation
+from emu.collectives.program import compile_program
 from emu.errors import EmuError
+from emu.fabric.account import opened
+from emu.fabric.frame import Frame
 from emu.testing import algorithms_over
 
 F32 = np.float32
@@ -360,3 +366,48 @@ def test_a_closed_session_says_so() -> None:
     opened.close()
     with pytest.raises(EmuError, match="is closed"):
         opened.run(counted)
+
+
+class Kept:
+    """Stands for an endpoint: keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, values: Any, now_ps: int) -> None:
+        self.sent.append(values[0])
+
+    def hops(self, peer: int) -> int:
+        return 1
+
+    def worked(self, operation: Operation, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None: ...
+
+    def consumed(self, frame: Frame, now_ps: int) -> None: ...
+
+    def finished(self, operation: Operation, now_ps: int) -> None: ...
+
+
+@pytest.mark.parametrize("from_socket", [True, False])
+def test_a_sum_is_made_in_what_a_socket_gave_and_in_nothing_else(from_socket: bool) -> None:
+    """Bytes from a socket are the rank's own, and take the sum; an array that a peer hands over stays as it is."""
+    schedule = schedule_for("all_reduce", "ring", 2, 0, None)
+    port = Kept()
+    mine = np.arange(4, dtype=F32)
+    operation = Operation(
+        call=Call(collective="all_reduce", count=4, dtype="float32", itemsize=4, op="sum", algorithm="ring"),
+        program=compile_program(schedule, 0),
+        n_blocks=schedule.n_blocks, members=(0, 1), position=0, communicator=0, number=0, port=port,
+        input_array=mine, output_array=np.empty_like(mine),
+    )  # fmt: skip
+    operation.start(0)
+    came = np.array([10, 20], dtype=F32)
+    came_bytes = bytearray(came.tobytes())
+    payload = memoryview(came_bytes) if from_socket else came
+    frame = Frame((), source_rank=1, target_rank=0, flow=0, route_flow=0, payload_bytes=8, head_ps=0, payload=payload)
+    frame.account = opened(1, 0)
+    operation.receive(frame, 5)
+    total = port.sent[-1]
+    assert total.sum() in (10 + 20 + 0 + 1, 10 + 20 + 2 + 3)
+    assert np.shares_memory(total, np.frombuffer(came_bytes, dtype=np.uint8)) == from_socket
+    assert came.tolist() == [10, 20]
+    assert mine.tolist() == [0, 1, 2, 3]
