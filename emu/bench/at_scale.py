@@ -6,6 +6,7 @@ No warm-up, no barrier and no call behind it, unlike the loop (``bench/loop.py``
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from emu.bench.data import NCCL_DTYPES
@@ -17,13 +18,22 @@ from emu.bench.sweep import sizes_bytes
 from emu.collectives.call import ROOTED
 from emu.collectives.catalogue import algorithm_name
 from emu.collectives.reduce import DTYPES
-from emu.collectives.selection import is_choice
+from emu.collectives.selection import AUTO, is_choice
 from emu.errors import ConfigError
 from emu.impairments.spec import parse_impairment, resolve
-from emu.scale.answer import MOST_LOOPED, answer, by_arithmetic, estimated_messages
+from emu.scale.answer import MOST_LOOPED, answer, by_arithmetic, estimated_chunks
 from emu.scale.call import Answer, NotExact, OneCall
 
+MOST_LOOPED_RANKS: Final = 1000
+"""Ranks of a loop, each with a thread of its own."""
 _NO_ALGORITHM: Final = ("alltoallv", "sendrecv")
+_AT_SCALE: Final = {
+    "all_reduce": ("ring", "tree"),
+    "all_gather": ("ring",),
+    "reduce_scatter": ("ring",),
+    "alltoall": ("direct",),
+}
+"""What ``auto`` chooses from over many ranks: what can be counted.  Others take hours to predict."""
 
 
 def is_at_scale(case: Case, options: BenchOptions) -> bool:
@@ -35,7 +45,7 @@ def is_at_scale(case: Case, options: BenchOptions) -> bool:
         "it is for emu predict": not options.simulated,
         "no data moves, so nothing can be checked: leave out -c 1": options.checks,
         "faults need the machines": bool(options.faults),
-        "name the --algorithm, for example ring": is_choice(options.algorithm) or options.collective in _NO_ALGORITHM,
+        "name the --algorithm, for example ring": options.collective in _NO_ALGORITHM or not _candidates(case, options),
         "the accelerators' own work costs time there": topology.endpoint is not None,
         "there is one rank": topology.n_ranks < 2,
         "the fabric has switching": topology.switching is not None,
@@ -47,8 +57,21 @@ def is_at_scale(case: Case, options: BenchOptions) -> bool:
         return True
     if why_not is not None:
         return False
+    if topology.n_ranks > MOST_LOOPED_RANKS:
+        return True
     n_calls = options.warmup + options.iterations
-    return estimated_messages(topology, options.collective, algorithm_name(options.algorithm)) * n_calls > MOST_LOOPED
+    return any(
+        estimated_chunks(topology, options.collective, name, options.end_bytes, options.chunk_bytes) * n_calls > MOST_LOOPED
+        for name in _candidates(case, options)
+    )
+
+
+def _candidates(case: Case, options: BenchOptions) -> tuple[str, ...]:
+    """The algorithm that was named; of ``auto`` over many ranks, those that are counted and not run.  None of other choices."""
+    if not is_choice(options.algorithm):
+        return (algorithm_name(options.algorithm),)
+    is_many = options.algorithm == AUTO and case.topology.n_ranks > MOST_LOOPED_RANKS
+    return _AT_SCALE.get(options.collective, ()) if is_many else ()
 
 
 def rows_at_scale(case: Case, options: BenchOptions) -> Iterator[Row]:
@@ -62,7 +85,7 @@ def rows_at_scale(case: Case, options: BenchOptions) -> Iterator[Row]:
             topology=topology,
             impairments=impairments,
             collective=options.collective,
-            algorithm=algorithm_name(options.algorithm),
+            algorithm="",
             count=size.count,
             itemsize=DTYPES[dtype].itemsize,
             dtype=dtype,
@@ -71,7 +94,11 @@ def rows_at_scale(case: Case, options: BenchOptions) -> Iterator[Row]:
             chunk_bytes=options.chunk_bytes,
             channels=options.channels,
         )
-        side = _side(_answer(call, options), call, options, case.seed)
+        sides = [
+            _side(_answer(named, options), named, options, case.seed)
+            for named in (replace(call, algorithm=name) for name in _candidates(case, options))
+        ]
+        side = min(sides, key=lambda its: its.model_ps or 0)
         yield Row(
             collective=options.collective,
             n_ranks=topology.n_ranks,

@@ -4,7 +4,7 @@ All messages are handed over at the start, so their times follow link by link: w
 levels, each after those that its chunks come from (stars, trees of switches), a level is done at once.  Its chunks are
 sorted by link, by their heads, and where these are equal as the calendar has them; then each link serves its own in that order.
 
-Tori, where ways go round in a circle, are NotExact.
+Tori, where ways go round in a circle, are :mod:`emu.scale.grids`'.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Final
 import numpy as np
 
 from emu.scale.call import Answer, NotExact, OneCall, Times
-from emu.scale.wires import Wire, check_plain, wires_of
+from emu.scale.wires import Wire, check_plain, check_reach, check_window, wires_of
 from emu.topologies.graph import Topology
 
 MOST_CROSSINGS: Final = 40_000_000
 """Chunks times links; each takes about 100 bytes while it is sorted."""
-MOST_ROUTED: Final = 400_000
+MOST_ROUTED: Final = 1_100_000
 """Pairs of ranks whose ways are asked for one by one."""
 MOST_LEVELS: Final = 64
-MIN_WINDOW_BYTES: Final = 16 * 2**20
 
 
 def alltoall(call: OneCall) -> Answer:
@@ -32,11 +31,11 @@ def alltoall(call: OneCall) -> Answer:
     n = topology.n_ranks
     chunk_bytes, sizes, _ = call.chunks(n)
     wires = wires_of(call)
-    if sum(sizes) > min((wire.window_bytes for wire in wires if wire.window_bytes is not None), default=MIN_WINDOW_BYTES):
-        raise NotExact("a message is larger than its connection's window")
+    check_window(wires, sum(sizes))
     spread = topology.router.spread
     ways = np.concatenate([_ways(topology, chunk % spread) for chunk in range(len(sizes))])
     levels = _levels(ways, len(wires))
+    check_reach(wires, max(sizes), int(levels.max() + 1) * int(np.bincount(ways[ways >= 0]).max()))
     flights = _Flights(ways, n, sizes, wires)
     for level in range(int(levels.max()) + 1):
         flights.pass_level(*np.nonzero((levels[ways] == level) & (ways >= 0)))
@@ -53,6 +52,8 @@ def alltoall(call: OneCall) -> Answer:
 def _ways(topology: Topology, lane: int) -> Times:
     """Links from rank to rank, by (rank, how far the target is behind it), padded with -1."""
     n, ranks = topology.n_ranks, topology.ranks
+    if n * (n - 1) > MOST_CROSSINGS:
+        raise NotExact(f"{n * (n - 1)} messages do not fit the memory")
     shifts = np.arange(1, n)
     targets = (np.arange(n)[:, None] + shifts) % n
     out = topology.out_links()
@@ -168,6 +169,7 @@ def _in_order(links: Times, head: Times, came_by: Times, served: Times) -> Times
     """Positions by link, head, link before and what that served first."""
     time = head if head.any() else served
     span = int(time.max()) + 1
+    _check_key(int(links.max()), span)
     key = links * span + time
     order = np.argsort(key)
     in_order = key[order]
@@ -179,8 +181,15 @@ def _in_order(links: Times, head: Times, came_by: Times, served: Times) -> Times
     return order
 
 
+def _check_key(most: int, span: int) -> None:
+    """Raises NotExact where 64 bits do not hold ``most`` times a span of time, and a time besides."""
+    if (most + 2) * span > np.iinfo(np.int64).max:
+        raise NotExact("times are too long to be sorted by link")
+
+
 def _running_max(values: Times, number: Times) -> Times:
     """The largest so far among those with the same number; numbers go up."""
     span = int(values.max()) - int(values.min()) + 1
+    _check_key(int(number[-1]), span)
     lifted = values + number * span
     return np.maximum.accumulate(lifted) - number * span

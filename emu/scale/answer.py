@@ -1,32 +1,48 @@
-"""The answer to one call: by arithmetic where that is exact, else by the machines."""
+"""The answer to one call: by exact arithmetic, else by the machines, or by an estimate where they take too long."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from emu.collectives.call import PER_RANK, auto_chunk_bytes
 from emu.collectives.layout import layout_of
+from emu.collectives.ring import rings
 from emu.drivers.choice import n_messages
 from emu.drivers.once import call_once
 from emu.errors import ConfigError
 from emu.scale.alltoall import alltoall
 from emu.scale.call import Answer, NotExact, OneCall
+from emu.scale.fluid import fluid
+from emu.scale.grids import alltoall_on_grid
 from emu.scale.rings import ring
+from emu.scale.trees import long_tree, tree
 from emu.topologies.graph import Topology
+from emu.topologies.routers import DimensionOrder
 
 MOST_LOOPED: Final = 1_000_000
 """Messages up to which a benchmark's whole loop is run by the machines: a minute or so."""
-MOST_RUN: Final = 3_000_000
-"""Messages of one call up to which it is run by the machines: beyond, they take hours."""
+MOST_RUN: Final = 300_000
+"""Chunks of one call up to which it is run by the machines where there is an estimate: a minute."""
+MOST_PATIENCE: Final = 3_000_000
+"""Where there is none: beyond, they take hours."""
 
 
-def estimated_messages(topology: Topology, collective: str, algorithm: str) -> int:
-    """About how many messages one call takes, each of one chunk."""
+def estimated_chunks(topology: Topology, collective: str, algorithm: str, size_bytes: int, chunk_bytes: int | None) -> int:
+    """About how many messages one call takes, times the chunks of each.  ``size_bytes``: as in the table."""
     n = topology.n_ranks
+    layout = layout_of(topology, tuple(range(n)))
     if algorithm == "ring" and collective == "all_reduce":
-        return 2 * n * (n - 1)
-    if collective == "alltoall" and algorithm in ("direct", "pairwise"):
-        return n * (n - 1)
-    return n_messages(collective, algorithm, layout_of(topology, tuple(range(n))))
+        n_rings = len(rings(layout))
+        n_sent, n_blocks = 2 * n_rings * n * (n - 1), n_rings * n
+    elif algorithm == "tree" and collective == "all_reduce":
+        n_blocks = 2 * (len(layout.nodes[0]) if layout.rails else 1)
+        n_sent = 2 * n_blocks * (n - 1)
+    elif collective == "alltoall" and algorithm in ("direct", "pairwise"):
+        n_sent, n_blocks = n * (n - 1), n
+    else:
+        return n_messages(collective, algorithm, layout)
+    block_bytes = max(1, size_bytes // n_blocks)
+    return n_sent * -(-block_bytes // (chunk_bytes or auto_chunk_bytes(block_bytes)))
 
 
 def by_arithmetic(call: OneCall) -> Answer:
@@ -34,17 +50,33 @@ def by_arithmetic(call: OneCall) -> Answer:
     if call.algorithm == "ring":
         return ring(call)
     if call.algorithm == "direct" and call.collective == "alltoall":
-        return alltoall(call)
+        return alltoall_on_grid(call) if isinstance(call.topology.router, DimensionOrder) else alltoall(call)
+    if call.algorithm == "tree":
+        return tree(call)
     raise NotExact(f"there is no arithmetic for {call.collective} by {call.algorithm}")
 
 
+def _estimate(call: OneCall) -> Answer:
+    """Raises NotExact where there is none."""
+    return long_tree(call) if call.algorithm == "tree" else fluid(call)
+
+
 def answer(call: OneCall, *, why_not: str) -> Answer:
-    """By the machines, as arithmetic is not exact: ``why_not``.  Raises ConfigError where that would take hours."""
+    """By the machines, as arithmetic is not exact: ``why_not``; by an estimate where that would take minutes.
+
+    Raises ConfigError where there is none, and it would take hours.
+    """
     topology = call.topology
-    n_sent = estimated_messages(topology, call.collective, call.algorithm)
+    size_bytes = call.count * call.itemsize * (topology.n_ranks if call.collective in PER_RANK else 1)
+    n_sent = estimated_chunks(topology, call.collective, call.algorithm, size_bytes, call.chunk_bytes)
     if n_sent > MOST_RUN:
+        try:
+            return _estimate(call)
+        except NotExact as reason:
+            why_not = f"{why_not}; nor is there an estimate: {reason}"
+    if n_sent > MOST_PATIENCE:
         raise ConfigError(
-            f"{call.collective} by {call.algorithm} over {topology.n_ranks} ranks is about {n_sent:,} messages, hours of work"
+            f"{call.collective} by {call.algorithm} over {topology.n_ranks} ranks is about {n_sent:,} chunks, hours of work"
             f" one by one, and arithmetic is not exact: {why_not}; use fewer --ranks, another --algorithm, or --method full"
         )
     completed_ps, its, engine = call_once(

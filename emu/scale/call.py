@@ -41,10 +41,10 @@ class OneCall:
     chunk_bytes: int | None = None
     channels: int = 1
 
-    def chunks(self, n_blocks: int) -> tuple[int, list[int], list[int]]:
+    def chunks(self, n_blocks: int, *, exactly: bool = True) -> tuple[int, list[int], list[int]]:
         """(chunk_bytes, the chunks of a full block, those of the last block), in bytes.  Blocks are messages of one slot.
 
-        Raises NotExact where blocks are left empty, or the last one has fewer chunks: then steps fall away.
+        Raises NotExact where, ``exactly``, blocks are left empty, or the last one has fewer chunks: then steps fall away.
         """
         if self.collective in PER_RANK:
             share = last = self.count
@@ -67,7 +67,7 @@ class OneCall:
         full, short = (
             [min(per_chunk, length - begin) * self.itemsize for begin in range(0, length, per_chunk)] for length in (share, last)
         )
-        if not short or len(full) != len(short):
+        if exactly and (not short or len(full) != len(short)):
             raise NotExact(f"{self.count} elements leave the last of {n_blocks} blocks with fewer chunks than the others")
         return chunk_bytes, full, short
 

@@ -16,11 +16,10 @@ import numpy as np
 
 from emu.scale.call import NotExact, OneCall, Times
 from emu.scale.ring_links import Way
-from emu.scale.wires import back_ps, window_bytes
+from emu.scale.wires import MIN_WINDOW_BYTES, back_ps, window_bytes
 
 MOST_KEPT_BYTES: Final = 256 * 2**20
 """Memory for the times of messages that credit may be waited for."""
-MIN_WINDOW_BYTES: Final = 16 * 2**20
 MOST_CHECKED: Final = 64
 
 

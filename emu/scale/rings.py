@@ -28,7 +28,7 @@ from emu.collectives.ring import rings
 from emu.scale.call import Answer, NotExact, OneCall, Times
 from emu.scale.ring_links import Level, Users, Way, levels, users_of
 from emu.scale.ring_windows import Windows
-from emu.scale.wires import Wire, check_plain, wires_of
+from emu.scale.wires import Wire, check_plain, check_reach, wires_of
 from emu.topologies.graph import Topology
 
 COLLECTIVES: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
@@ -51,6 +51,8 @@ def ring(call: OneCall) -> Answer:
     wires = wires_of(call)
     ways = _ways(topology, orders)
     users = users_of(ways, n)
+    most_users = max(len(its.uses) for its in users.values())
+    check_reach(wires, max(full), n_steps * len(full) * max(len(way.links) for way in ways) * most_users)
     period = n if full != short else _period(ways, wires, users, n_rings, n)
     kept = [way for way in ways if way.place < period]
     uneven = short if full != short else None

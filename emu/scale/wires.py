@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from emu.fabric.capacity import WORK_PER_BYTE
 from emu.impairments import latency, throttle
 from emu.scale.call import NotExact, OneCall, Times
 from emu.topologies.graph import Topology
+from emu.units import FOREVER_PS
+
+MIN_WINDOW_BYTES: Final = 16 * 2**20
+"""The least default window of a connection, as the engine has it."""
 
 
 class Wire(NamedTuple):
@@ -59,6 +63,13 @@ def check_plain(call: OneCall) -> None:
         raise NotExact("there is one rank")
 
 
+def check_window(wires: list[Wire], message_bytes: int) -> None:
+    """Raises NotExact where a connection's only message would wait for credit."""
+    given = [wire.window_bytes for wire in wires if wire.window_bytes is not None]
+    if message_bytes > min(given, default=MIN_WINDOW_BYTES):
+        raise NotExact("a message is larger than its connection's window")
+
+
 def wires_of(call: OneCall) -> list[Wire]:
     """By link.  Raises NotExact for an impairment that changes with time or chance."""
     kept: dict[tuple[int, int, int, int, int | None], Wire] = {}
@@ -86,6 +97,16 @@ def wires_of(call: OneCall) -> list[Wire]:
                 kind = type(impairment).__module__.rpartition(".")[2]
                 raise NotExact(f"the impairment {kind} of {call.topology.links[index].name} changes with time, plane or chance")
     return found
+
+
+def check_reach(wires: list[Wire], largest_bytes: int, n_crossings: int) -> None:
+    """Raises NotExact where chunks of ``largest_bytes`` might take so long that 64 bits do not hold it: arrays would wrap round.
+
+    ``n_crossings``: how many of them at most cross the slowest wire and wait for its latency, one after the other.
+    """
+    slowest_ps = max(wire.duration_ps(largest_bytes) + 2 * (wire.latency_ps + wire.added_ps) for wire in dict.fromkeys(wires))
+    if n_crossings * slowest_ps > FOREVER_PS:
+        raise NotExact("model time might pass 53 days")
 
 
 def back_ps(topology: Topology, source: int, target: int) -> int:

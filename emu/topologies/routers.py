@@ -259,7 +259,7 @@ class DimensionOrder:
 
     @property
     def spread(self) -> int:
-        ties = sum(1 for size in self.shape if self._ties(size))
+        ties = sum(1 for size in self.shape if self.ties(size))
         return 1 << min(ties, _MOST_LANE_BITS)
 
     def with_seed(self, seed: int) -> Self:
@@ -280,7 +280,7 @@ class DimensionOrder:
             if self.wrap:
                 ahead = offset % size
                 step = 1 if 2 * ahead < size else -1
-                if self._ties(size):
+                if self.ties(size):
                     if 2 * ahead == size:
                         step = 1 if (start + lane) % 2 == 0 else -1
                     lane >>= 1
@@ -295,5 +295,6 @@ class DimensionOrder:
                 node = neighbour
         return tuple(path)
 
-    def _ties(self, size: int) -> bool:
+    def ties(self, size: int) -> bool:
+        """Whether some nodes of a dimension of this size are as far one way round as the other."""
         return self.wrap and size > 2 and size % 2 == 0

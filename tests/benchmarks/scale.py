@@ -17,7 +17,8 @@ STAR = ("--fabric", "star", "--set", "rate=50GB/s")
 HALF = ("--impair", "a3->s0=throttle,factor=0.5")
 RING = ("all_reduce", "--algorithm", "ring", "-b", "64M", "-e", "64M")
 ALLTOALL = ("alltoall", "--algorithm", "direct", "-b", "64M", "-e", "64M")
-TREE = ("all_reduce", "--algorithm", "tree", "-b", "1M", "-e", "1M")
+TREE = ("all_reduce", "--algorithm", "tree", "-b", "64M", "-e", "64M")
+LARGE = ("tpu-v4-4096", "ib-ndr-16384", "cloudmatrix384", "roce-meta-24k")
 CASES = (
     (*RING, *STAR, "--set", "ranks=1024"),
     (*RING, *STAR, "--set", "ranks=1024", *HALF),
@@ -25,12 +26,7 @@ CASES = (
     (*ALLTOALL, *STAR, "--set", "ranks=1024", *HALF),
     (*RING, *STAR, "--set", "ranks=4096"),
     (*RING, *STAR, "--set", "ranks=4096", *HALF),
-    (*RING, "--fabric", "tpu-v4-4096"),
-    (*RING, "--fabric", "ib-ndr-16384"),
-    (*RING, "--fabric", "cloudmatrix384"),
-    (*ALLTOALL, "--fabric", "cloudmatrix384"),
-    (*TREE, "--fabric", "cloudmatrix384"),
-    (*TREE, "--fabric", "tpu-v4-4096"),
+    *((*what, "--fabric", fabric) for fabric in LARGE for what in (RING, TREE, ALLTOALL)),
 )
 
 

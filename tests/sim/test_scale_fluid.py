@@ -1,0 +1,153 @@
+"""Slices of time give the machines' times to the picosecond; estimates are as far off as the table's method line says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from emu.scale import grids, trees
+from emu.scale.answer import answer, by_arithmetic
+from emu.scale.call import NotExact, OneCall
+from emu.scale.fluid import fluid
+from emu.scale.loads import alltoall_loads
+from emu.topologies.fabric_file import load
+from tests.sim.test_scale import CLOS, HALF, HEADERS, LONGER, TREE, asked, by_machines, check_same
+
+SLOW_TORUS = {"shape": "5x5", "latency": "3us", "header": "58"}
+FULL_TREE = {"pods": "4", "leaves": "4", "spines": "4", "cores": "16", "accelerators_per_leaf": "4", "routing": "d_mod_k"}
+
+
+@pytest.mark.parametrize(
+    ("fabric", "its", "impair"),
+    [
+        ("torus", {"shape": "5x5"}, ()),
+        ("torus", {"shape": "6x4x2"}, ()),
+        ("mesh", {"shape": "4x5"}, ()),
+        ("torus", SLOW_TORUS, (f"a0->a1={HALF}", f"a3->a4={LONGER}")),
+    ],
+)
+def test_alltoall_round_circles_is_that_of_the_machines(fabric: str, its: dict[str, str], impair: tuple[str, ...]) -> None:
+    """Grids in slices of time: one chunk of each message, or two on their lanes, impaired or not."""
+    for count, chunk_bytes in ((1000, None), (8192, 16384)):
+        method = check_same(asked(fabric, its, "alltoall", "direct", count, impair=impair, chunk_bytes=chunk_bytes))
+        assert method == "exact, vectorised, direct in slices of time"
+
+
+@pytest.mark.parametrize(
+    ("fabric", "its", "impair"),
+    [
+        ("star", {"ranks": "7", **HEADERS}, (f"a3->s0={HALF}",)),
+        ("torus", SLOW_TORUS, (f"a0->a1={HALF}", f"a3->a4={LONGER}")),
+        ("torus", {"shape": "4x4"}, ()),
+        ("fat_tree", TREE, (f"s0->a1={HALF}",)),
+        ("roce-meta-24k", {"scale": "64"}, ()),
+        ("cloudmatrix384", {"scale": "32"}, ()),
+    ],
+)
+def test_a_tree_in_slices_is_that_of_the_machines(fabric: str, its: dict[str, str], impair: tuple[str, ...]) -> None:
+    """Chains and double trees, over shared links, lanes and hashes, with one chunk or many, and impaired links."""
+    for count, chunk_bytes in ((5, None), (12_288, 16384)):
+        call = asked(fabric, its, "all_reduce", "tree", count * 16, impair=impair, chunk_bytes=chunk_bytes)
+        assert check_same(call) == "exact, vectorised, tree in slices of time"
+
+
+@example(shape="4x4", window_kib=64, latency_ns=1000, factor="1")
+@settings(max_examples=10, deadline=None)
+@given(
+    shape=st.sampled_from(["4x4", "5x3", "6"]),
+    window_kib=st.sampled_from([32, 64, 256]),
+    latency_ns=st.sampled_from([500, 3000, 3001]),
+    factor=st.sampled_from(["0.1", "1"]),
+)
+def test_trees_wait_for_credit_as_the_machines_do(shape: str, window_kib: int, latency_ns: int, factor: str) -> None:
+    """Narrow windows, on every shape: senders wait for the same credit, and go in the same order."""
+    its = {"shape": shape, "window": f"{window_kib}KiB", "latency": f"{latency_ns}ns"}
+    check_same(asked("torus", its, "all_reduce", "tree", 1 << 17, impair=(f"a1->a2=throttle,factor={factor}",), chunk_bytes=4096))
+
+
+@pytest.mark.parametrize(
+    ("fabric", "its"),
+    [("torus", {"shape": "4x3x2"}), ("mesh", {"shape": "4x3"}), ("fat_tree", FULL_TREE), ("clos", CLOS)],
+)
+def test_loads_are_those_of_the_routes(fabric: str, its: dict[str, str]) -> None:
+    """Counted by streams and by rings, or one route after the other: static loads are equal, hashed ones sum to the same."""
+    topology = load(fabric, its).topology
+    n, spread = topology.n_ranks, topology.router.spread
+    counted = [0.0] * len(topology.links)
+    for lane in range(spread):
+        for shift in range(1, n):
+            for rank in range(n):
+                for link in topology.route(topology.ranks[rank], topology.ranks[(rank + shift) % n], lane):
+                    counted[link] += 1 / spread
+    loads = alltoall_loads(topology).tolist()
+    assert sum(loads) == pytest.approx(sum(counted))
+    if fabric != "clos":
+        assert loads == pytest.approx(counted)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "its", "least", "most"),
+    [
+        ("roce-meta-24k", {"scale": "64"}, -0.08, 0.08),
+        ("fat_tree", {**FULL_TREE, **HEADERS}, -0.20, 0.01),
+        ("tpu-v4-4096", {"scale": "64"}, -0.11, 0.11),
+    ],
+)
+@pytest.mark.parametrize("count", [256, 16_384])
+def test_the_estimate_of_an_alltoall_is_as_near_as_it_says(
+    fabric: str, its: dict[str, str], least: float, most: float, count: int
+) -> None:
+    """Load of the busiest link and the longest way, against exact arithmetic, at small and large messages."""
+    call = asked(fabric, its, "alltoall", "direct", count)
+    assert least <= max(fluid(call).completed_ps) / max(by_arithmetic(call).completed_ps) - 1 <= most
+
+
+@pytest.mark.parametrize(("fabric", "its"), [("cloudmatrix384", {"scale": "32"}), ("ib-ndr-16384", {"scale": "64"})])
+@pytest.mark.parametrize("count", [20_000, 1 << 20])
+def test_the_estimate_of_a_ring_is_as_near_as_it_says(fabric: str, its: dict[str, str], count: int) -> None:
+    """A step on average, or the busiest link's load of it, against the machines or exact arithmetic."""
+    call = asked(fabric, its, "all_reduce", "ring", count)
+    try:
+        completed_ps = by_arithmetic(call).completed_ps
+    except NotExact:
+        completed_ps, _ = by_machines(call)
+    assert max(fluid(call).completed_ps) == pytest.approx(max(completed_ps), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "its"), [("star", {"ranks": "16"}), ("ib-ndr-16384", {"scale": "64"}), ("torus", {"shape": "4x4"})]
+)
+def test_the_estimate_of_a_long_tree_is_as_near_as_it_says(
+    monkeypatch: pytest.MonkeyPatch, fabric: str, its: dict[str, str]
+) -> None:
+    """32 of 64 chunks exactly and the others at their pace, against all of them exactly."""
+    call = asked(fabric, its, "all_reduce", "tree", 1 << 20, chunk_bytes=32 * 1024)
+    exact = by_arithmetic(call)
+    n_places = 2 * call.topology.n_ranks
+    monkeypatch.setattr(trees, "MOST_CROSSINGS", 16 * 3 * trees.HOPS_ASSUMED * 2 * n_places)
+    found = trees.long_tree(call)
+    assert found.method.startswith("estimate, not exact: 32 of 64 chunks")
+    assert max(found.completed_ps) == pytest.approx(max(exact.completed_ps), rel=0.05)
+
+
+def test_estimates_are_for_what_takes_too_long_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where arithmetic is exact it answers; else the machines while they can, and then an estimate, which says that it is one."""
+    call = asked("torus", {"shape": "5x5"}, "alltoall", "direct", 1000)
+    assert by_arithmetic(call).method.startswith("exact")
+    monkeypatch.setattr(grids, "MOST_CROSSINGS", 1)
+    with pytest.raises(NotExact, match="cross links"):
+        by_arithmetic(call)
+    assert answer(call, why_not="too many").method.startswith("full simulation")
+    monkeypatch.setattr("emu.scale.answer.MOST_RUN", 1)
+    assert answer(call, why_not="too many").method.startswith("estimate, not exact")
+
+
+def test_static_routes_that_leave_cables_idle_are_not_estimated() -> None:
+    """Where digits of the target pick the same cable for all of a leaf, an even split would be twice too fast."""
+    call = OneCall(
+        topology=load("ib-ndr-16384", {"scale": "1024"}).topology, impairments={}, collective="alltoall", algorithm="direct",
+        count=64, itemsize=4,
+    )  # fmt: skip
+    with pytest.raises(NotExact, match="idle"):
+        fluid(call)
