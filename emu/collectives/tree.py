@@ -12,8 +12,9 @@ two children in one of them.
 All-reduce uses NCCL's trees (src/graph/trees.cc), which are over nodes.  In the
 first, node 0 is the root and has one child; in the others the lowest set bit of
 the node's number sets its height.  The second is the first shifted by one when their number is
-odd, and mirrored when it is even.  Inside a node its g ranks are a chain: the head is joined to the node's parent and its
-first child, the second rank to the second child (NCCL's balanced tree).  There is a pair of trees for each of g shares of
+odd, and mirrored when it is even.  Inside a node its g ranks are a chain, whose head is joined to the node's parent and
+children, as where each rank has a port of its own (of two that share one NCCL gives the second a child: its balanced tree,
+not modelled).  There is a pair of trees for each of g shares of
 the data, and in the c-th all chains begin at their nodes' c-th ranks, so that every rank's link into the network carries
 its part: S/g over two nodes, up to 2 S/g over more.  On one node the chain is all there is: g-1 steps each way.
 
@@ -101,13 +102,12 @@ def all_reduce_trees(layout: Layout) -> tuple[Tree, ...]:
 
 
 def with_chains(tree: Tree, chains: list[tuple[int, ...]], n_ranks: int) -> Tree:
-    """A tree over ranks from one over nodes: a chain's first rank has the parent and the first child, its second the others."""
+    """A tree over ranks from one over nodes: a chain's first rank has the parent and the children."""
     children: list[tuple[int, ...]] = [()] * n_ranks
     for chain, below in zip(chains, tree.children, strict=True):
         for rank, following in pairwise(chain):
             children[rank] = (following,)
-        for number, child in enumerate(below):
-            children[chain[min(number, len(chain) - 1)]] += (chains[child][0],)
+        children[chain[0]] += tuple(chains[child][0] for child in below)
     return Tree(chains[tree.root][0], tuple(children))
 
 

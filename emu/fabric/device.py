@@ -1,9 +1,10 @@
 """Device: the endpoint of an accelerator whose own work takes time, as :mod:`emu.protocols.costs` has it.
 
-Law: a call of collective, algorithm and protocol runs its steps ``launch`` after it began.  Its device then does one thing at a
-time: issue a message and put its bytes on the way at the protocol's rate, or write to its own memory.  Of the messages that wait
-one of the lowest chunk goes first, as a kernel takes chunk after chunk; else the one that was asked for first.  What comes is
-seen ``receipt_ps`` after its last byte; receipts do not occupy the device, so they hide behind what it sends.
+Law: a call of collective, algorithm and protocol runs its steps ``launch`` after it began.  Each of the device's lanes then does
+one thing at a time: issue a message and put its bytes on the way at the protocol's rate, or write to its own memory.  Most calls
+use one lane; where one uses several its blocks are dealt over them, chunk by chunk where there are fewer blocks.  Of the messages
+that wait in a lane one of the lowest chunk goes first, as a kernel takes chunk after chunk; else that which was asked for first.
+What comes is seen ``receipt_ps`` after its last byte; receipts do not occupy a lane, so they hide behind what it sends.
 All of it is counted as the account's ``endpoint``.  Calls without a protocol (barriers, control data) cost nothing.
 
 Not modelled: a slow sender's pace in fabrics with ``switching``, where a message's packets leave at the line's rate and only the
@@ -12,6 +13,7 @@ next message waits; and its pace after it waited for credit.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -35,21 +37,33 @@ class _Message(NamedTuple):
     its: Charges
 
 
+class _Lane:
+    """What does one thing at a time.  ``free_ps``: when what it does now is done."""
+
+    __slots__ = ("free_ps", "looks_ps", "waiting")
+
+    def __init__(self) -> None:
+        self.free_ps = self.looks_ps = 0
+        self.waiting: list[tuple[int, int, _Message]] = []
+
+
 class Device(Endpoint):
     """An endpoint with ``costs``."""
 
     def __init__(self, *, costs: EndpointCosts, **endpoint: Any) -> None:
         super().__init__(**endpoint)
         self.costs = costs
-        self.free_ps = 0
-        """When what the device does now is done."""
-        self._waiting: list[tuple[int, int, _Message]] = []
+        self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
         self._asked = 0
-        self._looks_ps = 0
 
     def _charges(self, operation: Operation) -> Charges | None:
         call = operation.call
-        return charges(self.costs, call.collective, call.algorithm, call.protocol) if call.protocol else None
+        if not call.protocol:
+            return None
+        return charges(self.costs, call.collective, call.algorithm, call.protocol, call.crosses_hosts)
+
+    def _lane(self, its: Charges, operation: Operation, chunk: int, block: int) -> _Lane:
+        return self._lanes[(block + operation.n_blocks * chunk) % its.lanes if its.lanes > 1 else 0]
 
     def _begin(self, operation: Operation, now_ps: int) -> None:
         its = self._charges(operation)
@@ -59,38 +73,39 @@ class Device(Endpoint):
         operation.launch_ps = its.launch_ps
         self.network.call_at(now_ps + its.launch_ps, self.rank, lambda at_ps: self._begin(operation, at_ps))
 
-    def _offer(self, frame: Frame, operation: Operation, connection: Connection, now_ps: int) -> None:
+    def _ask(self, frame: Frame, operation: Operation, connection: Connection, block: int, now_ps: int) -> None:
         its = self._charges(operation)
         if its is None:
-            super()._offer(frame, operation, connection, now_ps)
+            self._offer(frame, operation, connection, now_ps)
             return
         operation.held += 1
         self._asked += 1
-        heappush(self._waiting, (frame.chunk, self._asked, _Message(frame, operation, connection, its)))
-        self._next(now_ps)
+        lane = self._lane(its, operation, frame.chunk, block)
+        heappush(lane.waiting, (frame.chunk, self._asked, _Message(frame, operation, connection, its)))
+        self._next(lane, now_ps)
 
-    def _next(self, now_ps: int) -> None:
-        """Issue what waits, or look again when the device is free."""
-        while self._waiting and self.free_ps <= now_ps:
-            _, _, message = heappop(self._waiting)
+    def _next(self, lane: _Lane, now_ps: int) -> None:
+        """Issue what waits, or look again when the lane is free."""
+        while lane.waiting and lane.free_ps <= now_ps:
+            _, _, message = heappop(lane.waiting)
             frame, its = message.frame, message.its
             issued_ps = now_ps + its.message_ps
-            self.free_ps = issued_ps + duration_ps(frame.payload_bytes, its.rate_bps)
+            lane.free_ps = issued_ps + duration_ps(frame.payload_bytes, its.rate_bps)
             pace_ps = duration_ps(frame.payload_bytes, its.message_rate_bps)
             frame.account[ENDPOINT] += issued_ps + pace_ps - frame.head_ps
             self.network.call_at(issued_ps, self.rank, partial(self._issue, message, pace_ps))
-        if self._waiting and self.free_ps > self._looks_ps:
-            self._looks_ps = self.free_ps
-            self.network.call_at(self.free_ps, self.rank, self._next)
+        if lane.waiting and lane.free_ps > lane.looks_ps:
+            lane.looks_ps = lane.free_ps
+            self.network.call_at(lane.free_ps, self.rank, partial(self._next, lane))
 
     def _issue(self, message: _Message, pace_ps: int, now_ps: int) -> None:
         frame, operation = message.frame, message.operation
         frame.head_ps, frame.tail_ps = now_ps, now_ps + pace_ps
-        super()._offer(frame, operation, message.connection, now_ps)
+        self._offer(frame, operation, message.connection, now_ps)
         operation.released(now_ps)
 
-    def worked(self, operation: Operation, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
-        """A step wrote to the rank's own memory, or reduced: the device is busy with it."""
+    def worked(self, operation: Operation, chunk: int, block: int, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
+        """A step wrote to the rank's own memory, or reduced: the lane is busy with it."""
         its = self._charges(operation)
         if its is None:
             return
@@ -98,8 +113,9 @@ class Device(Endpoint):
         if its.reduction_rate_bps:
             spent_ps += duration_ps(reduced_bytes, its.reduction_rate_bps)
         if spent_ps:
-            self.free_ps = max(now_ps, self.free_ps) + spent_ps
-            operation.busy(self.free_ps, now_ps)
+            lane = self._lane(its, operation, chunk, block)
+            lane.free_ps = max(now_ps, lane.free_ps) + spent_ps
+            operation.busy(lane.free_ps, now_ps)
 
     def _deliver(self, frame: Frame, now_ps: int) -> None:
         operation = self.operations.get(operation_key(frame.communicator, frame.operation, frame.source_rank))

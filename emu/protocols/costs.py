@@ -1,6 +1,7 @@
 """Costs: what an accelerator's own work adds to a call, in a dozen physical parameters.
 
-A call is launched (``launch``; with Simple also ``setup``: buffers' addresses are exchanged, fences paid).  Then each message
+A call is launched (``launch``; with Simple also ``setup``: buffers' addresses are exchanged, fences paid; with grouped sends and
+receives ``group_setup``: a list of work for each peer is read).  Then each message
 
     is issued                 message, one after the other
     leaves the rank           at rate (Simple), 15/16 of it (LL128: 120 of 128 bytes are data), ll_rate (LL: a flag for each
@@ -8,10 +9,12 @@ A call is launched (``launch``; with Simple also ``setup``: buffers' addresses a
     is seen by its receiver   after step, ll_step or ll128_step; LL's grows by block_step as the message fills a thread block
 
 and what a rank writes to its own memory by itself, rather than a peer into it, takes copy_rate: its own block of an
-all-gather, the last reduction of a reduce-scatter or all-reduce, the block that alltoall keeps.  All channels of a call are
-one flow here, except that a grouped LL message has one channel's rate, as NCCL deals short messages.  Where Simple stores
-straight into the user's buffer and nothing waits to be forwarded, a receipt costs nothing; where the switch reduces, loads and
-stores are not issued as messages.
+all-gather, the last reduction of a reduce-scatter or all-reduce, the block that alltoall keeps.  The rate is that of all
+``channels``, a thread block each; a call across hosts has only ``host_channels`` of them.  In a ring all do the same and are one
+flow here.  In a tree a rank is the head of one channel's chain and the middle of another's, so that each has its own rate and its
+own blocks, and the head's is the bottleneck.  A grouped LL message has one channel's rate, as NCCL deals short messages.  Where
+Simple stores straight into the user's buffer and nothing waits to be forwarded, a receipt costs nothing; where the switch
+reduces, loads and stores are not issued as messages.
 
 Law: integers, and a pure function of them; no times of single sizes.  The constants are NCCL's (``src/include/device.h``,
 ``src/enqueue.cc``).  Not modelled: LL's flags on links further on (they take the sender's time only), other kernels.
@@ -36,6 +39,10 @@ LEAST_CHUNK_BYTES: Final = 4 * KIB
 SLICE_BYTES: Final = {Protocol.SIMPLE: 1024 * KIB, Protocol.LL: 32 * KIB, Protocol.LL128: 576_000}
 """Data of one slice in one channel's buffer: two steps of 512 KiB, or one step less its flags."""
 STEP_BYTES: Final = 512 * KIB
+TREE_CHUNKS: Final = (32, 256)
+TREE_MESSAGES: Final = 300_000
+"""Of a tree's block, least and most: fewer than the most where a call over many ranks would take more messages than these.
+Long calls then fill the pipeline more slowly, a tenth of their time or so, and a prediction ends."""
 NVLS_LEAST_CHUNK_BYTES: Final = 16 * KIB
 NVLS_CHUNK_BYTES: Final = 128 * KIB
 """NVLS' chunk in a channel, which it makes smaller for short messages, so that a block has several."""
@@ -67,6 +74,7 @@ class Interconnect(StrEnum):
 class EndpointCosts:
     """As the module says.  A rate of None is no limit of the endpoint's own.
 
+    ``host_channels`` are those of a call across hosts, NCCL's two for each network port; None is as many as on one.
     ``protocol`` and ``tuner`` are how one is chosen: a name, or ``auto`` by ``tuner``.  ``generation``, ``interconnect``,
     ``channels`` and ``tuner_rate_bps`` (all channels' rate in NCCL's graph) are what NCCL's tuner looks at.
     """
@@ -75,6 +83,7 @@ class EndpointCosts:
     launch_ps: int = 0
     message_ps: int = 0
     setup_ps: int = 0
+    group_setup_ps: int = 0
     step_ps: int = 0
     ll_step_ps: int = 0
     ll128_step_ps: int = 0
@@ -87,6 +96,7 @@ class EndpointCosts:
     nvls_setup_ps: int = 0
     nvls_rate_bps: int | None = None
     channels: int = 24
+    host_channels: int | None = None
     generation: Generation = Generation.HOPPER
     interconnect: Interconnect = Interconnect.NVLINK
     tuner_rate_bps: int | None = None
@@ -98,12 +108,20 @@ class EndpointCosts:
         """What a connection holds: the slots of all channels."""
         return STEPS * STEP_BYTES * self.channels
 
+    def open_channels(self, crosses_hosts: bool) -> int:
+        """Of a call."""
+        return min(self.channels, self.host_channels or self.channels) if crosses_hosts else self.channels
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charges:
-    """The costs of one kind of call: what an endpoint looks up once per operation."""
+    """The costs of one kind of call: what an endpoint looks up once per operation.
+
+    ``lanes``: parts of the device that work side by side, each at the rates given here.
+    """
 
     launch_ps: int
+    lanes: int
     message_ps: int
     rate_bps: int
     message_rate_bps: int
@@ -122,7 +140,7 @@ class Charges:
 
 
 @lru_cache(maxsize=1024)
-def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str) -> Charges:
+def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str, crosses_hosts: bool = False) -> Charges:
     """What ``protocol`` costs where ``algorithm`` does ``collective``."""
     grouped, in_switch = is_grouped(collective, algorithm), is_in_switch(algorithm)
     simple, ll = protocol == Protocol.SIMPLE, protocol == Protocol.LL
@@ -135,9 +153,17 @@ def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str
         rate_bps = costs.ll_rate_bps or rate_bps // 2
     elif not simple:
         rate_bps = rate_bps * 15 // 16
+    lanes, open_channels = 1, costs.open_channels(crosses_hosts)
+    if algorithm == "tree":
+        lanes, rate_bps = open_channels, rate_bps // costs.channels
+    elif not in_switch and not grouped:
+        rate_bps = rate_bps * open_channels // costs.channels
     step_ps = costs.step_ps if simple else costs.ll_step_ps if ll else costs.ll128_step_ps
     return Charges(
-        launch_ps=costs.launch_ps + (costs.nvls_setup_ps if in_switch else costs.setup_ps if simple else 0),
+        launch_ps=costs.launch_ps
+        + (costs.nvls_setup_ps if in_switch else costs.setup_ps if simple else 0)
+        + (costs.group_setup_ps if grouped else 0),
+        lanes=lanes,
         message_ps=0 if in_switch else costs.message_ps,
         rate_bps=rate_bps,
         message_rate_bps=min(rate_bps, costs.channel_rate_bps or rate_bps) if ll and grouped else rate_bps,
@@ -149,10 +175,29 @@ def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str
     )
 
 
-def slice_bytes(costs: EndpointCosts, collective: str, algorithm: str, protocol: str, block_bytes: int) -> int:
-    """How a block is cut: in slices, each at most what the channels' buffers take; grouped messages only by those."""
+def slice_bytes(
+    costs: EndpointCosts,
+    collective: str,
+    algorithm: str,
+    protocol: str,
+    block_bytes: int,
+    *,
+    n_blocks: int = 1,
+    n_ranks: int = 1,
+    crosses_hosts: bool = False,
+) -> int:
+    """How a block is cut: in slices, each at most what the channels' buffers take; grouped messages only by those.
+
+    A tree's ``n_blocks`` are dealt over the channels, and go step by step through one channel's buffer.
+    """
     if is_in_switch(algorithm):
         return max(NVLS_LEAST_CHUNK_BYTES, min(block_bytes // NVLS_CHUNKS, NVLS_CHUNK_BYTES * costs.channels))
+    if algorithm == "tree":
+        its_channels = max(1, costs.open_channels(crosses_hosts) // n_blocks)
+        step_bytes = min(-(-block_bytes // its_channels), SLICE_BYTES[Protocol(protocol)], STEP_BYTES)
+        least, most = TREE_CHUNKS
+        n_chunks = min(most, max(least, TREE_MESSAGES // (2 * n_ranks * n_blocks)))
+        return max(LEAST_CHUNK_BYTES, step_bytes, -(-block_bytes // n_chunks))
     most = SLICE_BYTES[Protocol(protocol)] * costs.channels
     share = block_bytes if is_grouped(collective, algorithm) else -(-block_bytes // SLICES[Protocol(protocol)])
     return max(LEAST_CHUNK_BYTES, min(share, most))

@@ -31,7 +31,7 @@ def choose(question: Question) -> Choice:
 
 def estimate_ps(question: Question, way: Way, protocol: str) -> int:
     """The module's formula."""
-    its = charges(question.costs, question.collective, way.algorithm, protocol)
+    its = charges(question.costs, question.collective, way.algorithm, protocol, question.n_hosts > 1)
     steps = max(1, way.steps)
     sent_bytes = int(way.sent * question.size_bytes)
     if is_grouped(question.collective, way.algorithm):
@@ -42,8 +42,9 @@ def estimate_ps(question: Question, way: Way, protocol: str) -> int:
         )
         return its.launch_ps + steps * (peers * its.message_ps + paced_ps) + receipts * its.step_ps
     slices = SLICES[Protocol(protocol)]
-    slice_ps = duration_ps(sent_bytes // (steps * slices), its.message_rate_bps)
+    rate_bps = its.message_rate_bps * its.lanes
+    slice_ps = duration_ps(sent_bytes // (steps * slices), rate_bps)
     step_ps = its.receipt_ps(sent_bytes // steps) + its.message_ps
     return its.launch_ps + max(
-        steps * (step_ps + slice_ps) + (slices - 1) * slice_ps, duration_ps(sent_bytes, its.message_rate_bps) + step_ps
+        steps * (step_ps + slice_ps) + (slices - 1) * slice_ps, duration_ps(sent_bytes, rate_bps) + step_ps
     )

@@ -5,12 +5,13 @@ Law: checked before anything starts; left out, it costs nothing.  Every key but 
     [endpoint]
     rate = "360GB/s"            # what a ring's kernels put on the way with Simple; LL128 15/16 of it
     ll_rate = "139GB/s"         # with LL; default half of rate, as every 4 bytes carry 4 of flag
-    p2p_rate = "293GB/s"        # grouped sends and receives; channel_rate: one message of theirs with LL
+    p2p_rate = "293GB/s"        # grouped sends and receives; channel_rate: one message of theirs with LL; nvls_rate
     copy_rate = "1100GB/s"      # to its own memory; reduction_rate: left out, reductions hide behind what is sent
-    launch = "4.7us"            # setup: on top of it with Simple; nvls_setup, nvls_rate: where the switch reduces
+    launch = "4.7us"            # and with Simple setup, with grouped sends group_setup, where the switch reduces nvls_setup
     message = "200ns"           # to issue one
     step = "4us"                # from a message's arrival to its use with Simple; ll_step (block_step more when long), ll128_step
-    channels = 24               # buffers, and what NCCL's tuner looks at: generation, interconnect, tuner_rate
+    channels = 24               # that share the rate; host_channels: of a call across hosts, two for each network port
+    generation = "hopper"       # what NCCL's tuner looks at: interconnect, tuner_rate, channels
     protocol = "auto"           # simple, ll, ll128; auto: as the tuner says
     tuner = "predict"           # or nccl
 """
@@ -72,6 +73,7 @@ class EndpointTable(BaseModel):
     launch: TimePs = 0
     message: TimePs = 0
     setup: TimePs = 0
+    group_setup: TimePs = 0
     step: TimePs = 0
     ll_step: TimePs = 0
     ll128_step: TimePs = 0
@@ -84,6 +86,7 @@ class EndpointTable(BaseModel):
     nvls_setup: TimePs = 0
     nvls_rate: RateBps | None = None
     channels: int = Field(default=24, ge=1, le=64)
+    host_channels: int | None = Field(default=None, ge=1, le=64)
     generation: Generation = Generation.HOPPER
     interconnect: Interconnect = Interconnect.NVLINK
     tuner_rate: RateBps | None = None
@@ -131,7 +134,7 @@ def _with_unit(key: str) -> str:
 
 
 def _written(key: str, value: object) -> str:
-    if isinstance(value, int) and key != "channels":
+    if isinstance(value, int) and not key.endswith("channels"):
         text = format_rate(value) if key.endswith("rate") else format_time(value)
         return f'"{text.replace(" ", "")}"'
     return str(value) if isinstance(value, int) else f'"{value}"'

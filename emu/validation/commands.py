@@ -10,6 +10,7 @@ from typing import Final
 
 from emu.bench.terminal import Terminal
 from emu.errors import ConfigError
+from emu.host import write_whole
 from emu.topologies.fabric_file import load
 from emu.topologies.graph import Topology
 from emu.units import format_bytes, microseconds
@@ -19,7 +20,7 @@ from emu.validation.errors import Compared, summary
 from emu.validation.fit import Fitted, fit
 from emu.validation.measurement import Measurement, shipped_tables
 from emu.validation.nccl_tests import read_file
-from emu.validation.page import write_page
+from emu.validation.page import check_plotly, write_page
 from emu.validation.preset import preset_text
 from emu.validation.report import aligned, emulated_lines, fit_lines, shape_lines, size_lines, table_lines
 from emu.validation.shapes import SHAPES, find
@@ -37,13 +38,15 @@ def validate(
     wanted = _measurements(fabrics)
     for flag, path in (("--html", html), ("--json", json_path)):
         _check_new(flag, path)
+    if html is not None:
+        check_plotly()
     rows = list(compare(wanted, terminal.progress))
     terminal.lines(*(size_lines(rows) if sizes else ()), *table_lines(rows))
     if html is not None:
         write_page(rows, html)
         terminal.message(f"# page: {html}")
     if json_path is not None:
-        json_path.write_text(json.dumps([_plain(row) for row in rows], indent=1), encoding="utf-8")
+        write_whole(json_path, json.dumps([_plain(row) for row in rows], indent=1))
         terminal.message(f"# json output: {json_path}")
     return EXIT_OK
 
@@ -94,7 +97,7 @@ def calibrate_fabric(
     if output is None:
         terminal.lines("", text)
     else:
-        output.write_text(text, encoding="utf-8")
+        write_whole(output, text)
         terminal.message(f"# fabric file: {output}")
     return EXIT_OK
 

@@ -1,13 +1,13 @@
 """Fit: an endpoint's parameters from measured times, by the simulator itself.
 
 The residual of a row is the logarithm of simulated over measured time, weighed by Cauchy's loss so that a jump in the data
-counts little.  Each parameter has a prior, broad and the same for every machine: a share of the link's rate, NCCL's own constants
-for how much slower Simple and LL128 are per hop than LL (``src/graph/tuning.cc``: 3.4 and 1.9 us against 0.6), and the order of
-magnitude of a launch.  What rows do not tell stays near its prior, and the fit says so.  Method: Levenberg and Marquardt,
-derivatives by differences, in logarithms.
+counts little.  Each parameter has a prior, broad and the same for every machine: a share of the link's rate (of what it carries
+of data, for NVLink a fifth less than its data sheet has), NCCL's own constants for how much slower Simple and LL128 are per hop
+than LL (``src/graph/tuning.cc``: 3.4 and 1.9 us against 0.6), and the order of magnitude of a launch.  What rows do not tell
+stays near its prior, and the fit says so.  Method: Levenberg and Marquardt, derivatives by differences, in logarithms.
 
 Not fitted: what a data sheet gives (copy_rate, a third of the memory's rate, as a byte is read, passed on and written; channels,
-generation and tuner_rate, which are NCCL's) and what few rows could tell (message).
+generation and tuner_rate, which are NCCL's) and what few rows could tell (message, LONG_HOP).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ MOST_ROUNDS: Final = 12
 ENOUGH: Final = 1e-3
 """The fit ends when a round gains less than this share."""
 MESSAGE_PS: Final = PS_PER_MICROSECOND // 5
+LONG_HOP: Final = 1.25
+"""A hop with LL of a full thread block's message over one of a few warps'."""
 
 
 class Prior:
@@ -52,13 +54,13 @@ PRIORS: Final = (
     Prior("hop with LL", 0.8, 0.5, "us"),
     Prior("hop with LL128 / LL", 1.9 / 0.6, 0.3, ""),
     Prior("hop with Simple / LL", 3.4 / 0.6, 0.3, ""),
-    Prior("long hop with LL / short", 1.25, 0.1, ""),
-    Prior("rate / link", 0.8, 0.05, ""),
-    Prior("p2p_rate / link", 0.7, 0.15, ""),
+    Prior("group_setup", 1.0, 0.5, "us"),
+    Prior("rate / link", 0.97, 0.03, ""),
+    Prior("p2p_rate / link", 0.85, 0.15, ""),
     Prior("ll_rate / rate", 0.4, 0.2, ""),
     Prior("channel_rate", 6.0, 0.4, "GB/s"),
     Prior("nvls_setup", 20.0, 0.5, "us"),
-    Prior("nvls_rate / link", 0.65, 0.2, ""),
+    Prior("nvls_rate / link", 0.8, 0.2, ""),
 )
 
 
@@ -113,7 +115,7 @@ def fit(topology: Topology, measurements: Sequence[Measurement], progress: Calla
 
 def costs_of(topology: Topology, base: EndpointCosts, values: Sequence[float]) -> EndpointCosts:
     """The endpoint that the values of :data:`PRIORS` describe.  A hop is a message's issue, its way and its receipt."""
-    launch_us, setup_us, hop_us, ll128, simple, block, rate, p2p, ll, channel_gb_per_s, nvls_setup_us, nvls = values
+    launch_us, setup_us, hop_us, ll128, simple, group_setup_us, rate, p2p, ll, channel_gb_per_s, nvls_setup_us, nvls = values
     link_bps = max(link.rate_bps for link in topology.links)
     way_ps = sum(topology.links[link].latency_ps for link in topology.route(topology.ranks[0], topology.ranks[1], 0))
 
@@ -125,10 +127,11 @@ def costs_of(topology: Topology, base: EndpointCosts, values: Sequence[float]) -
         message_ps=MESSAGE_PS,
         launch_ps=_ps(launch_us),
         setup_ps=_ps(setup_us),
+        group_setup_ps=_ps(group_setup_us),
         ll_step_ps=receipt_ps(hop_us),
         ll128_step_ps=receipt_ps(hop_us * ll128),
         step_ps=receipt_ps(hop_us * simple),
-        block_step_ps=_ps(max(0.0, hop_us * (block - 1))),
+        block_step_ps=_ps(hop_us * (LONG_HOP - 1)),
         rate_bps=round(link_bps * rate),
         p2p_rate_bps=round(link_bps * p2p),
         ll_rate_bps=round(link_bps * rate * ll),

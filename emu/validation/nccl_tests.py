@@ -48,7 +48,7 @@ def _from_text(text: str, path: Path, collective: str | None, n_ranks: int | Non
     timed = [
         (int(row[_SIZE]), float(row[_TIME]))
         for row in rows
-        if len(row) > _TIME and row[_SIZE].isdigit() and _is_number(row[_TIME])
+        if len(row) > _TIME and row[_SIZE].isdecimal() and len(row[_SIZE]) < 20 and _is_number(row[_TIME])
     ]
     return _measurements(timed, name, ranks, path)
 
@@ -62,7 +62,7 @@ def _from_json(text: str, path: Path, collective: str | None, n_ranks: int | Non
         ranks = n_ranks or len((document.get("config") or {}).get("devices") or [])
         rows = [(int(row["size"]), row["out_of_place"]) for row in document["results"]]
         timed = [(size_bytes, float(row.get("time", row.get("cpu_time")))) for size_bytes, row in rows]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: not the JSON that nccl-tests writes with -J ({type(error).__name__}: {error})") from None
     return _measurements(timed, name, ranks, path)
 
@@ -84,4 +84,4 @@ def _named(text: str, path: Path) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdigit()
+    return text.replace(".", "", 1).isdecimal()

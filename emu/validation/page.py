@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from emu.errors import ConfigError
+from emu.host import write_whole
 from emu.units import format_bytes
 from emu.validation.errors import Compared
 from emu.validation.report import table_lines
@@ -21,14 +22,20 @@ _INTRO: Final = (
 )
 
 
-def write_page(rows: Sequence[Compared], path: Path) -> None:
-    """A panel for each fabric and number of ranks, and the table of errors below.  Raises ConfigError without plotly."""
+def check_plotly() -> None:
+    """Raises ConfigError without plotly."""
     try:
-        import plotly.graph_objects as go
-        from plotly.colors import qualitative
-        from plotly.subplots import make_subplots
+        import plotly  # noqa: F401
     except ImportError:
-        raise ConfigError("--html needs plotly; install it with: pip install 'emu[plots]'") from None
+        raise ConfigError("--html needs plotly; install it with: pip install plotly") from None
+
+
+def write_page(rows: Sequence[Compared], path: Path) -> None:
+    """A panel for each fabric and number of ranks, and the table of errors below."""
+    import plotly.graph_objects as go
+    from plotly.colors import qualitative
+    from plotly.subplots import make_subplots
+
     its = [row for row in rows if row.measurement.table == FITTED_TABLE]
     panels = list(dict.fromkeys((row.measurement.fabric, row.measurement.n_ranks) for row in its))
     collectives = list(dict.fromkeys(row.measurement.collective for row in its))
@@ -88,9 +95,9 @@ def write_page(rows: Sequence[Compared], path: Path) -> None:
         legend={"orientation": "h", "y": 1 + 40 / (_PANEL_PIXELS * n_lines), "yanchor": "bottom", "x": 0},
     )
     text = "\n".join(table_lines(rows)).replace("&", "&amp;").replace("<", "&lt;")
-    path.write_text(
+    write_whole(
+        path,
         f"<!doctype html><meta charset='utf-8'><title>emu validate</title><style>{_STYLE}</style>"
         f"<h2>emu against measurements</h2><p>{_INTRO}</p>"
         f"{figure.to_html(full_html=False, include_plotlyjs=True)}<h3>Errors</h3><pre>{text}</pre>",
-        encoding="utf-8",
     )

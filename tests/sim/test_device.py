@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emu.drivers.choice import predict_ps
 from emu.errors import ConfigError, RankFailed
 from emu.protocols.costs import EndpointCosts
 from emu.rank import Rank
@@ -115,6 +116,16 @@ def test_long_blocks_hide_receipts_with_ll_alone() -> None:
         assert gain_ps == (10_000 if hides else 6 * 10_000)
 
 
+@pytest.mark.parametrize(("n_ranks", "sends"), [(2, 1), (4, 3)])
+def test_a_trees_rate_is_that_of_its_busiest_channel(n_ranks: int, sends: int) -> None:
+    """Two channels of a 16th of a byte per ps, a tree each: a long call takes the sends of an inner rank in one of them, up and
+    to both children (over two ranks one), though each rank has a leaf's part in the other; filling the pipeline costs little."""
+    costs = EndpointCosts(rate_bps=BYTE_PER_PS // 4, channels=4, host_channels=2, protocol="simple")
+    found_ps = predict_ps(star(n_ranks, costs), "all_reduce", "tree", 1 << 28, tuple(range(n_ranks)), 0)
+    busiest_ps = sends * (1 << 27) * 16
+    assert busiest_ps <= found_ps <= 1.05 * busiest_ps
+
+
 def test_no_costs_no_difference() -> None:
     """An endpoint whose only number is a rate far above the links' takes the links' time, but for the order of its messages."""
     free = EndpointCosts(rate_bps=BYTE_PER_PS * 1000)
@@ -122,7 +133,9 @@ def test_no_costs_no_difference() -> None:
     assert 0 <= time_ps("all_reduce", 4, 4 * N_BYTES, free, protocol="simple") - without_ps <= 6 * 5
 
 
-@pytest.mark.parametrize(("name", "algorithm"), [("all_reduce", "ring"), ("alltoall", "direct"), ("all_gather", "direct")])
+@pytest.mark.parametrize(
+    ("name", "algorithm"), [("all_reduce", "ring"), ("all_reduce", "tree"), ("alltoall", "direct"), ("all_gather", "direct")]
+)
 def test_both_drivers_agree(tmp_path: Path, name: str, algorithm: str) -> None:
     """An emulated run has the simulator's times to the picosecond, whatever protocol the tuner takes."""
     fabric, options = star(3, COSTS), {"algorithm": algorithm}

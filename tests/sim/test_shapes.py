@@ -9,8 +9,6 @@ from emu.validation.shapes import SHAPES, Found, Shape
 from emu.validation.uplinks import inter_over_intra, slowed_by_cpus
 
 MISSED = {
-    "tree on 2 nodes of 8 B200",
-    "tree on 4 nodes of 8 B200",
     "NVLSTree on 2 nodes of 8 B200",
     "NVLSTree on 2 nodes over 4",
 }

@@ -127,6 +127,40 @@ def test_rates_by_protocol() -> None:
     assert charges(costs, "alltoall", "direct", "ll").message_rate_bps == 7 * GB_PER_S
 
 
+def test_a_trees_channels_each_have_their_own_rate() -> None:
+    """One of 24 channels has a 24th of the rate; across hosts only those of the ports are open, for a ring together."""
+    costs = replace(HOPPER, channels=24, host_channels=16)
+    inside, across = (charges(costs, "all_reduce", "tree", "simple", crosses) for crosses in (False, True))
+    assert (inside.lanes, across.lanes) == (24, 16)
+    assert inside.rate_bps == across.rate_bps == 15 * GB_PER_S
+    assert charges(costs, "all_reduce", "ring", "simple", True).rate_bps == 16 * 15 * GB_PER_S
+    assert charges(replace(HOPPER, host_channels=None), "all_reduce", "ring", "simple", True).rate_bps == HOPPER.rate_bps
+
+
+def test_a_trees_block_goes_in_steps_of_one_channel() -> None:
+    """Blocks are dealt over the channels and cut into steps of 512 KiB, into fewer and longer ones where they are very long."""
+    costs = replace(HOPPER, channels=24, host_channels=16)
+    for block_bytes, n_blocks, cut_bytes in (
+        (128 << 20, 16, 512 << 10),
+        (100 << 10, 16, 100 << 10),
+        (64 << 10, 4, 16 << 10),
+        (1 << 10, 4, 4 << 10),
+        (1 << 30, 16, 4 << 20),
+    ):
+        cut = slice_bytes(costs, "all_reduce", "tree", "simple", block_bytes, n_blocks=n_blocks, crosses_hosts=True)
+        assert cut == cut_bytes
+    over_128 = slice_bytes(costs, "all_reduce", "tree", "simple", 1 << 30, n_blocks=16, n_ranks=128, crosses_hosts=True)
+    assert over_128 == -(-(1 << 30) // 73)
+
+
+def test_grouped_calls_have_a_setup_of_their_own() -> None:
+    """group_setup is paid by grouped sends and receives alone."""
+    costs = replace(HOPPER, launch_ps=700, setup_ps=50, group_setup_ps=3)
+    assert charges(costs, "alltoall", "direct", "ll").launch_ps == 703
+    assert charges(costs, "alltoall", "direct", "simple").launch_ps == 753
+    assert charges(costs, "all_gather", "ring", "simple").launch_ps == 750
+
+
 def test_predict_goes_from_ll_to_simple_as_messages_grow() -> None:
     """The protocol with the smallest estimate is LL for short messages and Simple for long ones."""
     us = PS_PER_MICROSECOND

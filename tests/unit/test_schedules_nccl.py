@@ -36,11 +36,11 @@ def sends(schedule: Schedule, rank: int) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def test_a_nodes_chain_hangs_on_the_tree_of_nodes() -> None:
-    """Over 4 nodes of 2, share 0: node 2 is over nodes 1 and 3, the first at its head, the second at its second rank."""
+    """Over 4 nodes of 2, share 0: node 2 is over nodes 1 and 3, and all three hang on the heads of their chains."""
     trees = tree.all_reduce_trees(nodes(4, 2))
     assert len(trees) == 4
     assert trees[0].root == 0
-    assert trees[0].children == ((1, 4), (), (3,), (), (5, 2), (6,), (7,), ())
+    assert trees[0].children == ((1, 4), (), (3,), (), (5, 2, 6), (), (7,), ())
     assert trees[2].root == 1 and trees[2].children[1] == (0, 5)
 
 

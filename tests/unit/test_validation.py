@@ -90,6 +90,8 @@ def test_an_endpoint_is_written_as_it_is_read() -> None:
         copy_rate_bps=1117 * 8 * 10**9,
         generation=Generation.BLACKWELL,
         channels=32,
+        host_channels=16,
+        group_setup_ps=1_000_000,
         protocol="ll",
         tuner="nccl",
     )
