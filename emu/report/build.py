@@ -14,6 +14,7 @@ from emu.bench.runner import EXIT_OK
 from emu.bench.terminal import Terminal
 from emu.errors import ConfigError
 from emu.fabric.recorder import Called
+from emu.host import write_whole
 from emu.report import figures
 from emu.report.page import Page, check_plotly
 from emu.report.source import Plain, Source, read
@@ -37,7 +38,7 @@ def report(paths: list[Path], out: Path, *, call: int | None = None, terminal: T
     if not out.exists():
         check_writable("-o", out)
     try:
-        out.write_text(build(source, call=call).html(), encoding="utf-8")
+        write_whole(out, build(source, call=call).html())
     except OSError as error:
         raise ConfigError(f"-o {out}: {error.strerror}; name a file in a folder that exists and is yours") from None
     terminal.message(f"# report: {out}")

@@ -52,11 +52,16 @@ def busbw(rows: Sequence[Plain]) -> Any:
                 hovertemplate="%{text}: %{y:.4g} GB/s",
                 text=[format_bytes(row["size"]) for row in its],
             )
+    _by_size(figure, rows)
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def _by_size(figure: Any, rows: Sequence[Plain]) -> None:
+    """Sizes along a logarithmic axis, named as they are written."""
     sizes = sorted({row["size"] for row in rows if row["size"]})
     ticks = sizes[:: max(1, len(sizes) // 12)]
     figure.update_xaxes(type="log", title="size", tickvals=ticks, ticktext=[format_bytes(size) for size in ticks])
-    figure.update_yaxes(rangemode="tozero")
-    return figure
 
 
 def causes_by_size(rows: Sequence[Plain]) -> Any:
@@ -170,7 +175,7 @@ def lateness(rows: Sequence[Plain]) -> Any:
             hovertemplate="%{text}: %{y:.3f} %",
         )
     figure.add_hrect(y0=-2, y1=2, fillcolor="#a8ddb5", opacity=0.3, line_width=0)
-    figure.update_xaxes(type="log", title="size, bytes")
+    _by_size(figure, its)
     return figure
 
 
@@ -196,7 +201,7 @@ def new_figure(y_title: str, *, height: int) -> Any:
     figure.update_layout(
         template="plotly_white",
         height=height,
-        margin={"l": 70, "r": 20, "t": 20, "b": 50},
+        margin={"l": 70, "r": 20, "t": 40, "b": 50},  # above: room for plotly's buttons
         legend={"orientation": "h", "y": 1.15},
     )
     figure.update_yaxes(title=y_title)

@@ -105,6 +105,29 @@ class Attribution:
             totals[part.cause] += part.duration_ps
         return tuple(totals)
 
+    def saved_ps(self, call: Called) -> tuple[int, ...]:
+        """By :class:`Cause`, what taking that cause alone away saves while all else stays: what the call spent on it, or less
+        where another chunk that came to the rank would then be the last.
+
+        Not in it: that others queue less then, which saves more; and paths that had met before they came here, which saves less.
+        """
+        spent = self.split_ps(call)
+        left_ps = [call.completed_ps - part_ps for part_ps in spent]
+        if call.end is not None:
+            for chunk, hops in self._hops.items():
+                if chunk[:2] == call.end[:2] and chunk.target_rank == call.rank:
+                    late_ps = max(0, self._origin_ps(chunk) - call.started_ps)
+                    for cause, part_ps in enumerate((*hops[-1].account, 0, late_ps, 0)):
+                        left_ps[cause] = max(left_ps[cause], hops[-1].tail_ps - part_ps)
+        return tuple(min(part_ps, max(0, call.completed_ps - its)) for part_ps, its in zip(spent, left_ps, strict=True))
+
+    def _origin_ps(self, chunk: Chunk) -> int:
+        """When the path began that led to the sending of a chunk."""
+        sent = self._sent.get(chunk)
+        while sent is not None and sent.trigger is not None:
+            sent = self._sent.get(sent.trigger)
+        return 0 if sent is None else sent.asked_ps
+
     def _incomplete(self, what: str) -> ConfigError:
         return ConfigError(
             f"the record lacks {what}; {self.record.n_left_out} events were left out of it: record fewer or smaller calls"

@@ -10,11 +10,11 @@ a share divides by the rate of ``emu_model_time_seconds_total`` and never by wal
 Labels are bounded by the fabric: no label holds a size, a time, a call or a user's word, and the first
 :data:`MOST_CALL_SERIES` kinds of call have series of their own, all others share one (:data:`OTHER`).  An exporter has at most
 
-    6 links + 15 ranks + queues x (3 + 7 pause + 1 credit + 1 ECN + 1 trimming) + 2 actors + 19 (kinds of call + 1)
-    + 15 (collectives + tiers + roles) + faults + 40
+    6 links + 15 ranks + queues x (3 + 7 pause + 1 credit + 1 ECN + 1 trimming) + switches x classes with a watchdog
+    + 2 actors + 19 (kinds of call + 1) + 15 (collectives + 2 tiers + roles) + faults + 40
 
 samples; a queue is a port and class of a switch, and has only what its class can do.  64 ranks, 256 links and 12 switches of 16
-ports and 2 classes with PFC and ECN come to 7,700.
+ports and 2 classes with PFC and ECN come to 7,750.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ _METRICS: Final = (
     ),
     _metric("pacer_lag_seconds", _H, "How late an actor's loop took up an event that was due", ("role",), _W),
     _metric(
-        "fidelity_violations_total", _C, "What the host did to the run: frames out of order, sockets full, calls over 2 % late",
-        ("reason",),
+        "fidelity_violations_total", _C,
+        "What the host did to the run: frames out of order, sockets full, calls that ended over 2 % late on a rank", ("reason",),
     ),
     # collectives
     _metric("collective_operations_total", _C, "Calls, once for all ranks", ("collective", "algorithm", "status")),
@@ -158,6 +158,10 @@ _METRICS: Final = (
     _metric("link_queueing_seconds_total", _C, "Time that frames waited for the wire, summed over frames", ("link",), _M),
     _metric("link_lost_packets_total", _C, "Packets that a damaged link lost", ("link",)),
     _metric("link_delay_seconds", _H, "From a frame's head at a link to its head at the far end", ("tier",), _M),
+    _metric(
+        "link_delay_variation_seconds", _H, "Part of the delay that the link alone does not take: waits and impairments",
+        ("tier",), _M,
+    ),
     _metric("link_fault_active", _G, "1 while a fault or an impairment is on the link, 0 after", ("link", "fault")),
     # queues of switches, on fabrics with a switching
     _metric("switch_queue_bytes", _G, "Bytes that wait", _QUEUE),
@@ -166,6 +170,10 @@ _METRICS: Final = (
     _metric("switch_pfc_pause_seconds_total", _C, "Time paused; sent: for which the far end was", (*_QUEUE, "direction"), _M),
     _metric("switch_pfc_pause_transitions_total", _C, "Times that pausing began", (*_QUEUE, "direction")),
     _metric("switch_pfc_watchdog_storms_total", _C, "Pause storms that the watchdog detected", _QUEUE),
+    _metric(
+        "switch_pfc_watchdog_restorations_total", _C, "Pause storms at any port of the switch that the watchdog found over",
+        ("switch", "priority"),
+    ),
     _metric("switch_credit_wait_seconds_total", _C, "Time with data and a free wire but no credit", _QUEUE, _M),
     _metric("switch_ecn_marked_packets_total", _C, "Packets marked by ECN", _QUEUE),
     _metric("switch_discarded_packets_total", _C, "Packets dropped: the buffer was full, or by the watchdog", _QUEUE),

@@ -11,7 +11,7 @@ Plain names are those of the hardware's counters, for all ports of a kind alike:
     local_ack_timeout_err, retransmitted_packets / _bytes   timeouts, and what was sent again end to end
     discards, discarded_bytes, trimmed                      buffer full: dropped, or cut to the header
     rx_discards                                             dropped by an adapter whose receive buffer was full
-    pfcwd_storms, pfcwd_dropped                             SONiC's PFC watchdog
+    pfcwd_storms, pfcwd_restored, pfcwd_dropped             SONiC's PFC watchdog
     link_lost, link_retries, link_retry_bytes               lost to a damaged link, repeated by the link (LLR)
 
 Law: in a report pauses received and sent are the same frames, so their totals are equal; durations of several
@@ -88,6 +88,7 @@ class PortReport:
             "discarded_bytes": queue.dropped_bytes,
             "trimmed": queue.trimmed_packets,
             "pfcwd_storms": queue.watchdog_events,
+            "pfcwd_restored": queue.watchdog_restorations,
             "pfcwd_dropped": queue.watchdog_packets,
             "peak_queue_bytes": queue.peak_queue_bytes,
         }
@@ -196,6 +197,7 @@ class CongestionReport:
             "rx_discards": sum(one.discarded_packets for one in counted),
             "trimmed": self.trimmed_packets,
             "pfcwd_storms": sum(queue.watchdog_events for queue in queues),
+            "pfcwd_restored": sum(queue.watchdog_restorations for queue in queues),
             "pfcwd_dropped": sum(queue.watchdog_packets for queue in queues),
             "link_lost": self.link_lost,
             "link_retries": self.link_retries,

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from emu.errors import ConfigError
 from emu.fabric.recorder import Called
+from emu.host import write_whole
 from emu.telemetry.record import RunRecord
 from emu.telemetry.trace import call_arguments, members_of
 
@@ -48,7 +49,7 @@ def write_dumps(record: RunRecord, folder: Path, prefix: str = "rank_") -> list[
     for rank, plain in dumps(record).items():
         path = folder / f"{prefix}{rank}"
         try:
-            path.write_bytes(pickle.dumps(plain, protocol=2))
+            write_whole(path, pickle.dumps(plain, protocol=2))
         except OSError as error:
             raise ConfigError(f"dump {path}: {error.strerror}; give a folder that can be written") from None
         written.append(path)

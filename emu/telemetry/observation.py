@@ -9,11 +9,12 @@ It goes through JSON unchanged, so that it can be recorded, and asked of a testb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emu.fabric.counters import IntakeStatistics
 from emu.fabric.link import LinkStatistics
 from emu.telemetry.congestion import CongestionReport
+from emu.telemetry.scrapes import Scrape
 from emu.telemetry.timing import Timing
 
 
@@ -94,11 +95,22 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One stretch of a session: since its model began.  ``links`` and ``ranks`` in order; ``timings`` in order of completion,
-    of a long run the last of them."""
+    """A stretch of a session, from ``begin_ps``, 0 where its ``model`` began, to ``elapsed_ps``.
+
+    ``links`` and ``ranks`` in order, with counters since the model began.  ``scraped``: the counters as they stood before, in
+    order of time; where the stretch begins later, the first is of its beginning.  ``timings`` in order of completion, of a long
+    run the last of them: all from ``known_ps`` on.  ``is_running``: calls are under way.  ``skew_ps``: by how much model time
+    the counters of different places were read apart.
+    """
 
     fabric: str
+    model: int
+    is_running: bool
+    begin_ps: int
     elapsed_ps: int
+    skew_ps: int
+    known_ps: int
+    scraped: tuple[Scrape, ...]
     links: tuple[LinkSeen, ...]
     ranks: tuple[RankSeen, ...]
     timings: tuple[Timing, ...]
@@ -106,3 +118,33 @@ class Observation:
     congestion: CongestionReport | None
     host: HostSeen
     failure: Failure | None
+
+    def now(self) -> Scrape:
+        """The counters at the end."""
+        return Scrape(
+            time_ps=self.elapsed_ps,
+            links={index: link.counted for index, link in enumerate(self.links) if link.counted is not None},
+            intakes={rank.rank: rank.intake for rank in self.ranks if rank.intake is not None},
+            resent_bytes=0 if self.congestion is None else sum(one.counted.resent_bytes for one in self.congestion.adapters),
+            skew_ps=self.skew_ps,
+        )
+
+    def since(self, earlier: Observation) -> Observation:
+        """What came after an earlier look at the same model; all of this where that was of another."""
+        if earlier.model != self.model:
+            return self
+        begin_ps = earlier.elapsed_ps
+        host, before = self.host, earlier.host
+        stopped_s = {node: seconds - before.stopped_s.get(node, 0.0) for node, seconds in host.stopped_s.items()}
+        return replace(
+            self,
+            begin_ps=begin_ps,
+            scraped=(earlier.now(), *(one for one in self.scraped if one.time_ps > begin_ps)),
+            timings=tuple(one for one in self.timings if one.completed_ps > begin_ps),
+            congestion=None,
+            host=replace(
+                host,
+                order_weight_ps=host.order_weight_ps - before.order_weight_ps,
+                stopped_s={node: seconds for node, seconds in stopped_s.items() if seconds > 0},
+            ),
+        )

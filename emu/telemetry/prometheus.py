@@ -206,6 +206,8 @@ class Collector:
         self._pauses(samples, index, number, counted, "received")
         if traffic_class.discipline is Discipline.PAUSE and switching.watchdog is not None:
             samples.set("emu_switch_pfc_watchdog_storms_total", counted.watchdog_events, *queue)
+            switch, _, priority = queue
+            samples.add("emu_switch_pfc_watchdog_restorations_total", counted.watchdog_restorations, switch, priority)
         if traffic_class.discipline is Discipline.CREDIT:
             samples.set("emu_switch_credit_wait_seconds_total", counted.wait_ps / PS_PER_SECOND, *queue)
         if traffic_class.marking is not None:
@@ -234,15 +236,19 @@ class Collector:
     def _summed(self, samples: _Samples, found: Sequence[tuple[str, Snapshot]]) -> None:
         snapshots = [snapshot for _, snapshot in found]
         delays: dict[int, list[int]] = {}
+        variations: dict[int, list[int]] = {}
         lags: dict[str, list[int]] = {}
         for role, snapshot in found:
             _add(lags, role, snapshot.lags)
             for tier, counts in snapshot.delays.items():
                 _add(delays, tier, counts)
+            for tier, counts in snapshot.variations.items():
+                _add(variations, tier, counts)
         for role, counts in lags.items():
             samples.histogram("emu_pacer_lag_seconds", _by_bits(counts, LAG_BITS, NS_PER_SECOND), role)
-        for tier, counts in delays.items():
-            samples.histogram("emu_link_delay_seconds", _by_bits(counts, DELAY_BITS, PS_PER_SECOND), tier)
+        for name, by_tier in (("emu_link_delay_seconds", delays), ("emu_link_delay_variation_seconds", variations)):
+            for tier, counts in by_tier.items():
+                samples.histogram(name, _by_bits(counts, DELAY_BITS, PS_PER_SECOND), tier)
         self._of_calls(samples, snapshots)
         name = "emu_fidelity_violations_total"
         samples.set(name, sum(snapshot.order_violations for snapshot in snapshots), "order")

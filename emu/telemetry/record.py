@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from emu.errors import ConfigError
 from emu.fabric.recorder import Assembled, Called, Computed, Hop, Recorder, Sent
+from emu.host import write_whole
 from emu.telemetry.observation import Observation
 from emu.topologies.graph import Topology
 
@@ -99,7 +100,7 @@ class RunRecord(BaseModel):
     def save(self, path: Path) -> None:
         """Raises ConfigError where the file cannot be written."""
         try:
-            path.write_bytes(gzip.compress(self.model_dump_json().encode(), compresslevel=4))
+            write_whole(path, gzip.compress(self.model_dump_json().encode(), compresslevel=4))
         except OSError as error:
             raise ConfigError(f"record {path}: {error.strerror}; give a file that can be written") from None
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar
 
-from emu.fabric.counters import AdapterStatistics, QueueStatistics
+from emu.fabric.counters import AdapterStatistics, DelayCounts, QueueStatistics
 from emu.fabric.link import LinkStatistics
 from emu.telemetry.calls import Calls
 
@@ -24,7 +24,7 @@ class Counting(Protocol):
     """An engine, from here."""
 
     events: int
-    delays: dict[int, list[int]]
+    delays: dict[int, DelayCounts]
 
     def link_statistics(self) -> dict[int, LinkStatistics]: ...
     def queue_statistics(self) -> dict[int, tuple[QueueStatistics, ...]]: ...
@@ -54,6 +54,8 @@ class Snapshot:
     """What waits now."""
     adapters: Mapping[int, AdapterStatistics]
     delays: Mapping[int, list[int]]
+    variations: Mapping[int, list[int]]
+    """By how much delays were longer than the least that the links take."""
     calls: Calls
     lags: list[int]
     """How late events were taken up, ns, by number of bits."""
@@ -98,6 +100,7 @@ class Meter:
     _queues: dict[int, tuple[QueueStatistics, ...]] = field(default_factory=dict)
     _adapters: dict[int, AdapterStatistics] = field(default_factory=dict)
     _delays: dict[int, list[int]] = field(default_factory=dict)
+    _variations: dict[int, list[int]] = field(default_factory=dict)
     _order_violations: int = 0
     _backpressure: int = 0
     _faults: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -114,12 +117,13 @@ class Meter:
         self._links = _sums(self._links, {link: found for link, found in engine.link_statistics().items() if found.frames})
         self._queues = _queue_sums(self._queues, engine.queue_statistics())
         self._adapters = _sums(self._adapters, engine.adapter_statistics())
-        self._delays = _list_sums(self._delays, engine.delays)
+        self._delays, self._variations = self._delay_sums(engine)
         self._order_violations += host.order_violations
         self._backpressure += host.transport_backpressure
 
     def snapshot(self, engine: Counting, host: Host, *, dilation: float) -> Snapshot:
         """What was counted so far."""
+        delays, variations = self._delay_sums(engine)
         self._faults = dict.fromkeys(self._faults, 0) | dict.fromkeys([*self.impaired, *engine.active_faults()], 1)
         return Snapshot(
             ranks=engine.hosted_ranks(),
@@ -128,12 +132,20 @@ class Meter:
             queues=_queue_sums(self._queues, engine.queue_statistics()),
             queue_bytes=engine.queue_bytes(),
             adapters=_sums(self._adapters, engine.adapter_statistics()),
-            delays=_list_sums(self._delays, engine.delays),
+            delays=delays,
+            variations=variations,
             calls=self.calls.copy(),
             lags=list(self.lags),
             order_violations=self._order_violations + host.order_violations,
             backpressure=self._backpressure + host.transport_backpressure,
             faults=self._faults,
+        )
+
+    def _delay_sums(self, engine: Counting) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        found = engine.delays.items()
+        return (
+            _list_sums(self._delays, {tier: counts.delays for tier, counts in found}),
+            _list_sums(self._variations, {tier: counts.variations for tier, counts in found}),
         )
 
 

@@ -5,6 +5,7 @@ Nothing else than times and what was called; why it took so long is for others t
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, NamedTuple
 
 from emu.collectives.executor import Operation
@@ -59,3 +60,8 @@ class Timing(NamedTuple):
             computed_ps=computed_ps,
             late_ns=late_ns,
         )
+
+
+def known_ps(timings: deque[Timing]) -> int:
+    """From when on each call has its timing: 0 until there were more of them than are kept."""
+    return timings[0].completed_ps if len(timings) == timings.maxlen else 0

@@ -26,6 +26,7 @@ from emu.collectives.call import PER_RANK
 from emu.collectives.reduce import DTYPES
 from emu.errors import ConfigError
 from emu.fabric.recorder import Called, Chunk, Hop
+from emu.host import write_whole
 from emu.telemetry.record import RunRecord
 
 Event = dict[str, Any]
@@ -348,6 +349,6 @@ def _slice(process: int, track: int, name: str, begin_ps: int, end_ps: int, cate
 def _write(path: Path, plain: Event) -> None:
     data = json.dumps(plain, allow_nan=False).encode()
     try:
-        path.write_bytes(gzip.compress(data, compresslevel=4, mtime=0) if path.suffix == ".gz" else data)
+        write_whole(path, gzip.compress(data, compresslevel=4, mtime=0) if path.suffix == ".gz" else data)
     except OSError as error:
         raise ConfigError(f"trace {path}: {error.strerror}; give a file that can be written") from None

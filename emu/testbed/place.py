@@ -122,7 +122,7 @@ class Place:
         """Whose it is; None where that cannot be read."""
         try:
             return Process(**json.loads((self.directory / _OWNER).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
 
     @property

@@ -45,9 +45,9 @@ COLOURS: Final = {
 }
 _HEAD: Final = 5
 """Lines above the boxes."""
-_VIOLATIONS: Final = {"order": "frames out of order", "backpressure": "sockets full", "late_call": "calls late"}
+_VIOLATIONS: Final = {"order": "frames out of order", "backpressure": "sockets full", "late_call": "calls late, by rank"}
 _LETTERS: Final = "sqcprengw"
-"""A letter for each cause, so that a bar can be read without colours."""
+"""A letter for each cause, of which bars are made where there are no colours."""
 
 
 def top(name: str | None, *, once: bool = False, interval_s: float = 2.0, console: Console | None = None) -> int:
@@ -58,7 +58,8 @@ def top(name: str | None, *, once: bool = False, interval_s: float = 2.0, consol
     watched = find(name) if name is not None else _only()
     if once or not (console.is_terminal and sys.stdin.isatty()):
         width, height = max(FEWEST_COLUMNS, console.width), max(FEWEST_LINES, console.height)
-        console.print(render(_look(watched), width, height), width=width, height=height, crop=False, overflow="ignore")
+        picture = render(_look(watched), width, height, is_live=False, in_colour=console.color_system is not None)
+        console.print(picture, width=width, height=height, crop=False, overflow="ignore")
         return 0
     with contextlib.suppress(KeyboardInterrupt), _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         _watch(watched, live, interval_s)
@@ -84,8 +85,9 @@ def _watch(watched: Place, live: Live, interval_s: float) -> None:
             find(watched.name)  # raises where it has ended
             note = f"no answer: {error}"
         if frame is not None:
-            size = live.console.size
-            live.update(render(frame, max(FEWEST_COLUMNS, size.width), max(FEWEST_LINES, size.height), note), refresh=True)
+            width, height = live.console.size
+            size = max(FEWEST_COLUMNS, width), max(FEWEST_LINES, height)
+            live.update(render(frame, *size, note, in_colour=live.console.color_system is not None), refresh=True)
         if _pressed(interval_s):
             return
 
@@ -125,17 +127,19 @@ def _pressed(timeout_s: float) -> bool:
 # -- drawing -------------------------------------------------------------------------------------
 
 
-def render(frame: View, width: int, height: int, note: str = "") -> RenderableType:
-    """A frame of so many columns and lines."""
+def render(
+    frame: View, width: int, height: int, note: str = "", *, is_live: bool = True, in_colour: bool = True
+) -> RenderableType:
+    """A frame of so many columns and lines; where there is no colour, bars are letters."""
     lower = max(7, height // 4) + min(len(frame.faults), height // 8)
     upper = height - _HEAD - lower
     layout = Layout()
     layout.split_column(
-        Layout(_head(frame, note), size=_HEAD), Layout(name="upper", size=upper), Layout(name="lower", size=lower)
+        Layout(_head(frame, note, is_live), size=_HEAD), Layout(name="upper", size=upper), Layout(name="lower", size=lower)
     )
     half = width // 2
     layout["upper"].split_row(
-        Layout(_box("ranks: time by cause", _ranks(frame.ranks, upper - 2, half - 4)), size=half),
+        Layout(_box("ranks: time by cause", _ranks(frame.ranks, upper - 2, half - 4, in_colour)), size=half),
         Layout(_box("links by use", _links(frame.links, upper - 3, width - half - 4))),
     )
     layout["lower"].split_row(
@@ -149,7 +153,7 @@ def _box(title: str, content: RenderableType) -> Panel:
     return Panel(content, title=title, title_align="left", padding=(0, 1), border_style="grey50")
 
 
-def _head(frame: View, note: str) -> RenderableType:
+def _head(frame: View, note: str, is_live: bool) -> RenderableType:
     status = frame.status
     state = status["state"] + (f", {len(status['dead'])} dead: {', '.join(status['dead'])}" if status["dead"] else "")
     lines = [
@@ -162,7 +166,7 @@ def _head(frame: View, note: str) -> RenderableType:
     window = f"the last {_time(frame.passed_s)}" if frame.is_recent else "all of it"
     clock = f"model time {_time(frame.model_s)}, shown: {window}; dilation {frame.dilation:g}"
     lines.append(Text(clock if frame.has_metrics else "no metrics: it was started with --metrics off"))
-    lines.append(Text(note, style="red") if note else _legend(frame))
+    lines.append(Text(note, style="red") if note else _legend(frame, is_live))
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
     return Group(*lines)
@@ -171,12 +175,12 @@ def _head(frame: View, note: str) -> RenderableType:
 def _runs(status: Plain) -> str:
     failed = f", {status['n_failed']} failed" if status["n_failed"] else ""
     last = f", last {status['runs'][-1]['outcome']}" if status["runs"] else ""
-    return f"{status['n_runs']} runs{failed}{last}"
+    return f"{status['n_runs']} {'run' if status['n_runs'] == 1 else 'runs'}{failed}{last}"
 
 
-def _legend(frame: View) -> Text:
+def _legend(frame: View, is_live: bool) -> Text:
     """The causes that are there."""
-    found = Text("q ends  ", style="grey50")
+    found = Text("q ends  " if is_live else "", style="grey50")
     for cause in Cause:
         if any(rank.shares[cause] >= 0.005 for rank in frame.ranks):
             found.append(f" {_LETTERS[cause]} ", style=f"white on {COLOURS[cause]}")
@@ -184,7 +188,7 @@ def _legend(frame: View) -> Text:
     return found
 
 
-def _ranks(ranks: Sequence[RankView], n_rows: int, width: int) -> RenderableType:
+def _ranks(ranks: Sequence[RankView], n_rows: int, width: int, in_colour: bool) -> RenderableType:
     """A bar for each; where they do not fit, those whose mix is farthest from the mean of all."""
     shown = list(ranks)
     left_out = ""
@@ -195,13 +199,13 @@ def _ranks(ranks: Sequence[RankView], n_rows: int, width: int) -> RenderableType
         left_out = f"{len(ranks) - len(shown)} more, nearer to the mean"
     n_digits = len(str(max((rank.rank for rank in ranks), default=0)))
     lines = [
-        Text.assemble(f"{rank.rank:>{n_digits}} ", _bar(rank, width - n_digits - 1), no_wrap=True, overflow="crop")
+        Text.assemble(f"{rank.rank:>{n_digits}} ", _bar(rank, width - n_digits - 1, in_colour), no_wrap=True, overflow="crop")
         for rank in shown
     ]
     return Group(*lines, *([Text(left_out, style="grey50")] if left_out else []))
 
 
-def _bar(rank: RankView, width: int) -> Text:
+def _bar(rank: RankView, width: int, in_colour: bool) -> Text:
     if not rank.is_alive:
         return Text("dead", style="red")
     if not any(rank.shares):
@@ -211,7 +215,8 @@ def _bar(rank: RankView, width: int) -> Text:
     for cause in Cause:
         begin, at = round(at * width), at + rank.shares[cause]
         n = round(at * width) - begin
-        found.append((_LETTERS[cause] if n == 1 else f"{_LETTERS[cause]:<{n}}") if n else "", style=f"white on {COLOURS[cause]}")
+        letters = _LETTERS[cause].ljust(n) if in_colour else _LETTERS[cause] * n
+        found.append(letters if n else "", style=f"white on {COLOURS[cause]}")
     return found
 
 
@@ -267,7 +272,7 @@ def _fidelity(frame: View, n_rows: int) -> RenderableType:
     lines = [
         Text(f"{frame.n_up} of {frame.status['n_actors']} actors up, {frame.n_calls} calls"),
         Text(counted or "the host kept pace", style="yellow" if counted else "green"),
-        Text(f"events late: {_time(frame.lags_s[0])} median, {_time(frame.lags_s[1])} 99 %"),
+        Text(f"host lag {_time(frame.lags_s[0])}, p99 {_time(frame.lags_s[1])}"),
     ]
     lines += [Text(fault, style="red") for fault in frame.faults] or [Text("no faults", style="grey50")]
     if len(lines) > n_rows:

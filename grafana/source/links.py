@@ -17,6 +17,13 @@ def _joined(expression: str, *labels: str) -> str:
     return f"({expression}) * on (job, instance, link) group_left ({', '.join(labels)}) {_INFO}"
 
 
+def _quantiles(metric: str) -> tuple[Query, ...]:
+    return tuple(
+        Query(expression=quantile(share, metric, _TIER, by=("tier",)), legend=f"tier {{{{tier}}}} {name}")
+        for share, name in ((0.5, "median"), (0.99, "p99"), (1, "longest"))
+    )
+
+
 _BUSY = _joined(per_model_second("emu_link_busy_seconds_total", _LINK), "src", "dst", "tier")
 _WAITING = _joined(per_model_second("emu_link_queueing_seconds_total", _LINK), "src", "dst", "tier")
 _BYTES = _joined(per_model_second("emu_link_transmit_bytes_total", _LINK), "tier")
@@ -78,19 +85,24 @@ DELAY = Section(
     title="Delay",
     reading=(
         "**Delay** is from a frame's head at the link to its head at the far end: latency, the wait for the wire, and what "
-        "impairments add. An idle fabric shows one thin band for each tier; a band that climbs is queueing."
+        "impairments add. An idle fabric shows one thin band for each tier; a band that climbs is queueing. **Variation** is the "
+        "part that the link alone does not take: 0 on an idle fabric without impairments."
     ),
     panels=(
         timeseries(
             "Delay by tier",
             "Median, 99th percentile and longest (model time).",
-            *(
-                Query(
-                    expression=quantile(share, "emu_link_delay_seconds", _TIER, by=("tier",)), legend=f"tier {{{{tier}}}} {name}"
-                )
-                for share, name in ((0.5, "median"), (0.99, "p99"), (1, "longest"))
-            ),
+            *_quantiles("emu_link_delay_seconds"),
             unit="s",
+            width=8,
+            logarithmic=True,
+        ),
+        timeseries(
+            "Delay variation by tier",
+            "Median, 99th percentile and longest of waits for the wire and what impairments add (model time).",
+            *_quantiles("emu_link_delay_variation_seconds"),
+            unit="s",
+            width=8,
             logarithmic=True,
         ),
         buckets(
@@ -102,6 +114,7 @@ DELAY = Section(
                 buckets=True,
             ),
             unit="s",
+            width=8,
         ),
         timeseries(
             "Frames waiting",

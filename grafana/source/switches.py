@@ -127,10 +127,13 @@ MARKS = Section(
         ),
         timeseries(
             "Pause storms",
-            "Storms that the watchdog detected within a few scrapes.",
-            Query(
-                expression=aggregate("sum", lately("emu_switch_pfc_watchdog_storms_total", *_QUEUE), "switch"),
-                legend="{{switch}}",
+            "Storms that the watchdog detected, and found over, within a few scrapes.",
+            *(
+                Query(
+                    expression=aggregate("sum", lately(f"emu_switch_pfc_watchdog_{what}_total", *_QUEUE), "switch"),
+                    legend=f"{{{{switch}}}}, {words}",
+                )
+                for what, words in (("storms", "detected"), ("restorations", "over"))
             ),
             unit="short",
             width=8,

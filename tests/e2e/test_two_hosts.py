@@ -74,8 +74,9 @@ def simulated_model_ps() -> int:
 
 
 def test_a_session_spans_two_hosts_whose_clocks_differ() -> None:
-    """Actors on both bind their node's address and a data port; a collective is right, has the simulator's times and the
-    verdict ok; Prometheus is told of an exporter on each, which answers for the actors there; nothing is left."""
+    """Actors on both bind their node's address and a data port, and let in over the network who has the session's key, not
+    one without a key or with its own; a collective is right, has the simulator's times and the verdict ok; Prometheus is told
+    of an exporter on each, which answers for the actors there; nothing is left."""
     with two_hosts("--clock-offset", str(CLOCK_OFFSET_S), sys.executable, str(SESSION)) as script:
         printed, errors = script.communicate(timeout=180)
     assert (script.returncode, errors) == (0, "")
@@ -92,6 +93,10 @@ def test_a_session_spans_two_hosts_whose_clocks_differ() -> None:
         wall_ns[actor["host"]] = actor["wall_ns"]
     assert wall_ns.keys() == ADDRESSES.keys()
     assert abs((wall_ns["emu-host2"] - wall_ns["emu-host1"]) / 1e9 - CLOCK_OFFSET_S) < 60
+
+    knocks = found["knocks"]
+    assert all("CONNECTED" in seen for seen in knocks.values()), knocks
+    assert [name for name, seen in knocks.items() if "HANDSHAKE_SUCCEEDED" in seen] == ["the session's key"], knocks
 
     assert {node: target.split(":")[0] for node, target in found["exporters"].items()} == ADDRESSES
     assert {node: len(up) for node, up in found["actor_up"].items()} == dict.fromkeys(ADDRESSES, 2)

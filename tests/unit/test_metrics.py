@@ -121,7 +121,7 @@ def test_samples_stay_within_their_bound() -> None:
     not more than the formula in the catalogue says."""
     found = samples(large_readings(), large())
     queues, kinds = 12 * 16 * 2, MOST_CALL_SERIES + 1
-    formula = 6 * 256 + 15 * 64 + queues * (3 + 7 + 1) + 2 * 76 + 19 * kinds + 15 * (8 + 2 + 2) + 40
+    formula = 6 * 256 + 15 * 64 + queues * (3 + 7 + 1) + 12 * 2 + 2 * 76 + 19 * kinds + 15 * (8 + 2 * 2 + 2) + 40
     assert formula - 40 < len(found) <= formula < MOST_SAMPLES
 
 
@@ -173,6 +173,13 @@ def test_pauses_sent_are_those_that_the_far_end_received() -> None:
     frames = "emu_switch_pfc_pause_frames_total"
     assert named(found, frames, port="s0->a2", direction="sent") == 7
     assert named(found, frames, port="s0->a2", direction="received") == 3
+
+
+def test_storms_are_told_by_port_and_their_ends_by_switch() -> None:
+    """What the watchdog of a port detected is the port's; what is over is summed over the ports of the switch."""
+    found = samples([reading("s0", snapshot(watched(), {4}, n=3))], watched())
+    assert named(found, "emu_switch_pfc_watchdog_storms_total", port="s0->a2") == 3
+    assert named(found, "emu_switch_pfc_watchdog_restorations_total", switch="s0") == 4 * 3
 
 
 def test_faults_are_told_by_what_they_are_on() -> None:
