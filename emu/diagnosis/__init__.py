@@ -2,6 +2,7 @@
 
     finding.py   causes, and what is said of one
     limits.py    every threshold
+    windows.py   the run by intervals, and where in it a rule holds
     steps.py     calls of all ranks side by side: who was late, what was lost
     links.py ranks.py traffic.py host.py     a rule each for what can be wrong with those
     diagnose.py  all rules, ranked

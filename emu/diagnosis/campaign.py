@@ -258,10 +258,18 @@ def _texts(
     texts = tuple(f"{source.node}->{rank.node}=background,{rate}" for source in sources)
     if cause is Cause.BACKGROUND:
         return f"{sources[0].node}->{rank.node}", texts, -1
-    last = [topology.route(topology.ranks[source.rank], topology.ranks[rank.rank], 0)[-1] for source in sources]
-    port = max(last, key=last.count)
-    meet = last.count(port) > 1
-    return topology.links[port].name if meet else "", texts, -1
+    return _meeting_point(topology, [source.rank for source in sources], rank.rank), texts, -1
+
+
+def _meeting_point(topology: Topology, sources: list[int], sink: int) -> str:
+    """The link to the sink over which most comes, from several of them; empty where there is not one such."""
+    users: dict[int, list[int]] = {}
+    for source in sources:
+        for lane in range(topology.router.spread):
+            users.setdefault(topology.route(topology.ranks[source], topology.ranks[sink], lane)[-1], []).append(source)
+    most = max(len(its) for its in users.values())
+    ports = [port for port, its in users.items() if len(its) == most]
+    return topology.links[ports[0]].name if len(ports) == 1 and len(set(users[ports[0]])) > 1 else ""
 
 
 @cache

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from emu.bench.report import check_writable, write_new
 from emu.bench.runner import EXIT_OK
 from emu.bench.terminal import Terminal
+from emu.clock import sleep_s
 from emu.diagnosis.diagnose import diagnose as diagnose_run
 from emu.diagnosis.emulated import evaluate_emulated
 from emu.diagnosis.evaluate import evaluate as evaluate_simulated
@@ -23,19 +24,44 @@ from emu.telemetry.observation import Observation
 from emu.telemetry.record import load_record
 from emu.testbed import client
 from emu.testbed.place import DEFAULT_NAME, find
+from emu.units import format_time
 
+LEAST_WINDOW_S, MOST_WINDOW_S = 0.1, 3600.0
+ANSWER_S: Final = 60.0
+"""How long a testbed may take: the first look at a kind of call has to predict it."""
 DEFAULT_RUNS: Final = {"simulate": 620, "emulate": 48}
 
 
-def diagnose(what: str | None, *, as_json: bool, terminal: Terminal | None = None) -> int:
-    """Of a record, or of a testbed that is up."""
+def diagnose(what: str | None, *, window_s: float | None = None, as_json: bool, terminal: Terminal | None = None) -> int:
+    """Of a record, or of a testbed that is up, also while it runs; ``window_s``: only of what happens in so many seconds."""
     terminal = terminal or Terminal()
-    findings = diagnose_run(_observation(what))
+    seen = _observation(what) if window_s is None else _watched(what, window_s, terminal)
+    if seen.is_running:
+        terminal.message(f"# under way: {format_time(seen.begin_ps)} to {format_time(seen.elapsed_ps)} of its model time")
+    if silent := sum(link.counted is None for link in seen.links):
+        terminal.message(f"# {silent} of {len(seen.links)} links do not answer: their actors are dead, stopped, or busy")
+    findings = diagnose_run(seen)
     if as_json:
         terminal.lines(json.dumps([_plain(finding) for finding in findings], indent=2))
     else:
         terminal.lines(*finding_lines(findings))
     return EXIT_OK
+
+
+def _watched(what: str | None, window_s: float, terminal: Terminal) -> Observation:
+    """Two looks at a testbed, and what came between them."""
+    if what is not None and Path(what).exists():
+        raise ConfigError(f"--window {window_s:g}: {what} is a record, which has its intervals; leave --window out")
+    if not LEAST_WINDOW_S <= window_s <= MOST_WINDOW_S:
+        raise ConfigError(f"--window {window_s:g} must be from {LEAST_WINDOW_S:g} to {MOST_WINDOW_S:g} seconds")
+    earlier = _observation(what)
+    sleep_s(window_s)
+    seen = _observation(what)
+    if seen.model != earlier.model:
+        terminal.message("# another measurement has begun meanwhile, with counters of its own: this is since then")
+    elif not seen.is_running and seen.elapsed_ps == earlier.elapsed_ps:
+        terminal.message("# nothing has run meanwhile: leave --window out for what was last")
+    return seen.since(earlier)
 
 
 def _observation(what: str | None) -> Observation:
@@ -46,7 +72,7 @@ def _observation(what: str | None) -> Observation:
         return observed
     if what is not None and ("/" in what or "." in what):
         raise ConfigError(f"record {what}: there is no such file; give one that was written with --record, or a testbed's name")
-    return TypeAdapter(Observation).validate_python(client.ask(find(what or DEFAULT_NAME), "observe"))
+    return TypeAdapter(Observation).validate_python(client.ask(find(what or DEFAULT_NAME), "observe", timeout_s=ANSWER_S))
 
 
 def _plain(finding: Finding) -> dict[str, Any]:

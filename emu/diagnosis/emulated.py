@@ -1,4 +1,4 @@
-"""Emulated: a campaign with real data in real time, on one testbed that is used for all cases.
+"""Emulated: a campaign with real data in real time, on one testbed of each fabric that is used for all its cases.
 
 To the faults that a simulation has come two of the host's: a process that is stopped by a signal, and a dilation that this host
 cannot keep.  Cases that kill a rank have a testbed of their own.
@@ -20,12 +20,19 @@ from emu.diagnosis.cases import HOSTS, SEVERITIES, Case, Fabric, Planned, draw
 from emu.diagnosis.finding import Cause
 from emu.session import Session
 
-FABRIC: Final = Fabric(
-    name="star",
-    settings=(("ranks", "8"), ("rate", "100Gbit/s"), ("latency", "10us")),
-    sizes=(("all_reduce", 1 << 20), ("all_gather", 1 << 20), ("alltoall", 1 << 20)),
-    has_jitter=True,
+_LINKS: Final = (("rate", "100Gbit/s"), ("latency", "10us"))
+_SIZES: Final = (("all_reduce", 1 << 20), ("all_gather", 1 << 20), ("alltoall", 1 << 20))
+FABRICS: Final = (
+    Fabric(name="star", settings=(("ranks", "8"), *_LINKS), sizes=_SIZES, has_jitter=True),
+    Fabric(name="torus", settings=(("shape", "4x2"), *_LINKS), sizes=_SIZES, has_jitter=True),
+    Fabric(
+        name="clos",
+        settings=(("leaves", "2"), ("spines", "2"), ("accelerators_per_leaf", "4"), *_LINKS),
+        sizes=_SIZES,
+        has_jitter=True,
+    ),
 )
+"""Switch, torus and leaf-spine."""
 CAUSES: Final = tuple(cause for cause in SEVERITIES if cause not in (Cause.ALGORITHM, Cause.RANK_ORDER))
 _HOSTS: Final = sorted(HOSTS)
 PER_ACTOR: Final = 4
@@ -42,7 +49,7 @@ HASTE: Final = 50.0
 
 def drawn(seed: int) -> Case:
     """The emulated case of a seed."""
-    case = replace(draw(seed, (FABRIC,), CAUSES), n_iterations=4, onset=2)
+    case = replace(draw(seed, FABRICS, CAUSES), n_iterations=4, onset=2)
     if seed % EVERY == EVERY - 1:
         cause = _HOSTS[seed // EVERY % len(_HOSTS)]
         return replace(case, faults=(Planned(cause=cause, severity=1, place=seed),))
@@ -53,22 +60,24 @@ def evaluate_emulated(seeds: range, *, tell: Callable[[int], None]) -> list[Outc
     """Play the cases of ``seeds``.  Raises EmuError."""
     cases = [drawn(seed) for seed in seeds]
     outcomes: list[Outcome] = []
-    with _open(PER_ACTOR) as session:
-        for case in cases:
-            outcomes.append(_emulate(case, session))
-            tell(len(outcomes))
-    return outcomes
+    for fabric in dict.fromkeys(case.fabric for case in cases):
+        with _open(fabric, PER_ACTOR) as session:
+            for case in cases:
+                if case.fabric == fabric:
+                    outcomes.append(_emulate(case, session))
+                    tell(len(outcomes))
+    return sorted(outcomes, key=lambda outcome: outcome.case.seed)
 
 
-def _open(per_actor: int) -> Session:
-    topology = topology_of(FABRIC)
+def _open(fabric: Fabric, per_actor: int) -> Session:
+    topology = topology_of(fabric)
     return Session(topology, driver="emulate", impairments=jitter(topology), accelerators_per_actor=per_actor)
 
 
 def _emulate(case: Case, session: Session) -> Outcome:
     cause = case.faults[0].cause if case.faults else None
     if cause is Cause.DEAD_RANK:
-        with _open(1) as its:  # who shares an actor dies with it
+        with _open(case.fabric, 1) as its:  # who shares an actor dies with it
             return play(case, its)
     if cause is Cause.OVERLOADED:
         kept = session.dilation

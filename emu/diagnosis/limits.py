@@ -16,7 +16,9 @@ class Limits:
     slow_share: float = 0.02
     """A link that sends at so much less than its rate is slow; counters are exact, this leaves room for rounding."""
     long_share: float = 0.15
-    """A link whose mean delay exceeds its latency, and the median excess of all links, by so much of the latency is long."""
+    """A link whose mean delay exceeds its latency, and the median excess of all links, by so much of the latency is long;"""
+    least_frames: int = 8
+    """in an interval that is a part of the run; fewer vary by chance."""
     drain_share: float = 0.05
     """A receiver that takes in at so much less than its line brings is slow."""
     late_share: float = 0.01
@@ -26,7 +28,9 @@ class Limits:
     repeats: int = 2
     """over so many calls at least,"""
     repeats_share: float = 0.2
-    """and over so many of all; fewer are a single event,"""
+    """and over so many of all,"""
+    repeats_enough: int = 4
+    """or over so many in any case; fewer are a single event,"""
     once_factor: float = 2.0
     """which must exceed so many times the limit: then the rank was stopped."""
     extra_share: float = 0.02

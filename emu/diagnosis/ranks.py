@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from emu.diagnosis.finding import Cause, Evidence, Suspicion, confidence
 from emu.diagnosis.limits import Limits
 from emu.diagnosis.steps import Steps
+from emu.diagnosis.windows import Window
 from emu.telemetry.observation import RankSeen
 from emu.units import PS_PER_SECOND, format_rate, format_time
 
@@ -33,11 +35,12 @@ def suspect_ranks(steps: Steps, limits: Limits) -> Iterator[Suspicion]:
         if stopped is not None:
             yield stopped
         for cause, stretch, deviation_ps in events:
-            lasts = len(stretch.more_ps) >= max(limits.repeats, limits.repeats_share * len(steps.steps))
+            enough = min(limits.repeats_share * len(steps.steps), limits.repeats_enough)
+            lasts = len(stretch.more_ps) >= max(limits.repeats, enough)
             limit_ps = stretch.limit_ps(steps, limits, deviation_ps) * (1 if lasts else limits.once_factor)
             if stretch.mean_ps > limit_ps and (lasts or stopped is None):
                 yield _stands_out(steps, rank, cause if lasts else Cause.STOPPED_RANK, stretch, limit_ps)
-        receiver = _slow_receiver(steps, rank, limits)
+        receiver = steps.windows.tell(partial(_slow_receiver, limits, rank))
         if receiver is not None:
             yield receiver
 
@@ -102,25 +105,26 @@ def _stands_out(steps: Steps, rank: RankSeen, cause: Cause, stretch: _Stretch, l
 
 def _stuck(steps: Steps, rank: RankSeen, limits: Limits) -> Suspicion | None:
     limit_ps = limits.late_share * steps.mean_ps
-    if rank.intake is None or rank.intake.stuck_ps <= limit_ps:
+    intake = steps.windows.whole.intakes.get(rank.rank)
+    if intake is None or intake.stuck_ps <= limit_ps:
         return None
     return Suspicion(
         cause=Cause.STOPPED_RANK,
         component=name(rank),
         evidence=Evidence(
             metric="data lay there and none was taken in",
-            value=format_time(rank.intake.stuck_ps),
+            value=format_time(intake.stuck_ps),
             expected="0 s",
             begin_ps=steps.begin_ps,
             end_ps=steps.end_ps,
         ),
-        lost_ps=rank.intake.stuck_ps,
-        confidence=confidence(rank.intake.stuck_ps, limit_ps),
+        lost_ps=intake.stuck_ps,
+        confidence=confidence(intake.stuck_ps, limit_ps),
     )
 
 
-def _slow_receiver(steps: Steps, rank: RankSeen, limits: Limits) -> Suspicion | None:
-    intake = rank.intake
+def _slow_receiver(limits: Limits, rank: RankSeen, window: Window) -> Suspicion | None:
+    intake = window.intakes.get(rank.rank)
     if intake is None or not intake.busy_ps:
         return None
     usual_bps = min(rank.line_rate_bps, rank.drain_rate_bps or rank.line_rate_bps)
@@ -131,13 +135,7 @@ def _slow_receiver(steps: Steps, rank: RankSeen, limits: Limits) -> Suspicion | 
     return Suspicion(
         cause=Cause.SLOW_RECEIVER,
         component=name(rank),
-        evidence=Evidence(
-            metric="taken in, while data waited",
-            value=format_rate(taken_bps),
-            expected=format_rate(usual_bps),
-            begin_ps=steps.begin_ps,
-            end_ps=steps.end_ps,
-        ),
+        evidence=window.evidence("taken in, while data waited", format_rate(taken_bps), format_rate(usual_bps)),
         lost_ps=intake.busy_ps - 8 * intake.busy_bytes * PS_PER_SECOND // usual_bps,
         confidence=confidence(missing, limits.drain_share),
     )

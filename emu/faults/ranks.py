@@ -39,6 +39,13 @@ class Late(RankFault):
     count: Annotated[int, Field(ge=1)] | None = None
 
 
+class Skips(RankFault):
+    """``count=1``: it leaves out so many of its collective calls, as a program does whose ranks take different branches; what it
+    calls next does not match what the others do."""
+
+    count: Annotated[int, Field(ge=1)] = 1
+
+
 class Stopped(LastingFault, RankFault):
     """``for=5ms``: it neither computes, nor sends, nor takes anything in."""
 
@@ -57,6 +64,7 @@ class SlowReceiver(RankFault):
 KINDS: Final[dict[str, type[BaseFault]]] = {
     "killed": Killed,
     "late": Late,
+    "skips": Skips,
     "slow_compute": SlowCompute,
     "slow_receiver": SlowReceiver,
     "stopped": Stopped,

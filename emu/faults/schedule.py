@@ -11,7 +11,6 @@ for = "5ms"
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 
 from emu.errors import ConfigError
@@ -23,7 +22,7 @@ def read_schedule(path: Path) -> tuple[str, ...]:
     """The file's faults as ``--fault`` takes them.  Raises ConfigError that names the file and the fault's number."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--faults {path}: cannot be read as TOML: {' '.join(str(error).split())}") from None
     strange = next((key for key in tables if key != "faults"), None)
     if strange is not None:
@@ -47,15 +46,3 @@ def _text(where: str, fault: dict[str, object]) -> str:
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return text
-
-
-def schedule_toml(texts: Iterable[str]) -> str:
-    """Faults as a schedule file."""
-    tables = []
-    for text in texts:
-        target, _, rest = text.partition("=")
-        kind, *settings = rest.split(",")
-        lines = [f'target = "{target.strip()}"', f'kind = "{kind.strip()}"']
-        lines += [f'{key.strip()} = "{value.strip()}"' for key, _, value in (setting.partition("=") for setting in settings)]
-        tables.append("\n".join(["[[faults]]", *lines, ""]))
-    return "\n".join(tables)

@@ -14,7 +14,7 @@ MOST_MESSAGE_BYTES: Final = 64 * 2**20
 
 class Background(BaseFault):
     """``message=1MiB``: the size of each.  ``rate=20GB/s``: one message in this time (default: back to back, at the rate of
-    the slowest link on the way).  No more than a connection's window is on its way."""
+    the slowest link on the way, or of those that its equal routes share).  No more than a connection's window is on its way."""
 
     target: ClassVar[Target] = Target.PAIR
 

@@ -12,6 +12,7 @@ from emu.diagnosis.finding import Cause, Finding
 from emu.fabric.counters import IntakeStatistics
 from emu.fabric.link import LinkStatistics
 from emu.telemetry.observation import Expected, Failure, HostSeen, Kind, LinkSeen, Observation, RankSeen
+from emu.telemetry.scrapes import Scrape
 from emu.telemetry.timing import Timing
 
 N_RANKS = 4
@@ -77,6 +78,12 @@ def timing(rank: int, number: int, **changed: int) -> Timing:
 NAMES = [name for rank in range(N_RANKS) for name in (f"a{rank}->s0", f"s0->a{rank}")]
 HEALTHY = Observation(
     fabric="star",
+    model=1,
+    is_running=False,
+    begin_ps=0,
+    skew_ps=0,
+    known_ps=0,
+    scraped=(),
     elapsed_ps=N_CALLS * (COMPUTE_PS + CALL_PS),
     links=tuple(link(name) for name in NAMES),
     ranks=tuple(
@@ -201,6 +208,111 @@ def test_each_cause_is_named_with_its_component(name: str) -> None:
     assert [(one.cause, one.component) for one in diagnose(seen)] == [(cause, component)]
 
 
+def scraped(*changed: dict[str, int]) -> Observation:
+    """Healthy, scraped at even intervals, the last of which is the end; ``changed``: by how much more a1->s0 grew in each."""
+    grown = {"frames": 80, "payload_bytes": 6000, "wire_bytes": 6000, "busy_ps": 6000, "latency_ps": 80 * LATENCY_PS}
+    names = ("resent_bytes", "lost_packets", "queued_ps", "stalled_ps", "n_outages")
+    totals = {name: grown | dict.fromkeys(names, 0) for name in NAMES}
+    scrapes = []
+    for number, more in enumerate(changed, 1):
+        for name in NAMES if number > 1 else ():
+            totals[name] = {key: value + grown.get(key, 0) for key, value in totals[name].items()}
+        totals["a1->s0"] = {key: value + more.get(key, 0) for key, value in totals["a1->s0"].items()}
+        links = {index: LinkStatistics(name=name, **totals[name]) for index, name in enumerate(NAMES)}
+        time_ps = HEALTHY.elapsed_ps * number // len(changed)
+        scrapes.append(Scrape(time_ps=time_ps, links=links, intakes={}, resent_bytes=0))
+    timings = tuple(
+        one._replace(submitted_ps=one.submitted_ps - COMPUTE_PS, started_ps=one.started_ps - COMPUTE_PS, computed_ps=0)
+        for one in HEALTHY.timings  # which send all the time
+    )
+    expected = replace(HEALTHY.expected[0], time_ps=COMPUTE_PS + CALL_PS, wire_bytes=(len(changed) * N_BYTES,) * len(NAMES))
+    return replace(
+        HEALTHY,
+        timings=timings,
+        links=tuple(replace(one, counted=scrapes[-1].links[number]) for number, one in enumerate(HEALTHY.links)),
+        scraped=tuple(scrapes[:-1]),
+        expected=(replace(expected, best_ps=expected.time_ps),),
+    )
+
+
+LATE_FAULTS = {
+    "slow link": ({"busy_ps": 1000}, Cause.SLOW_LINK),
+    "long link": ({"latency_ps": 80 * LATENCY_PS // 2}, Cause.LONG_LINK),
+    "lossy link": ({"lost_packets": 1}, Cause.LOSSY_LINK),
+    "link down": ({"n_outages": 1, "stalled_ps": 10}, Cause.LINK_DOWN),
+}
+
+
+@pytest.mark.parametrize("name", LATE_FAULTS)
+def test_what_begins_late_is_found_in_its_interval(name: str) -> None:
+    """A fault of the last of 24 intervals, which the sums since the beginning dilute, is found, and its interval is said."""
+    more, cause = LATE_FAULTS[name]
+    seen = scraped(*[{}] * 23, more)
+    (found,) = diagnose(seen)
+    assert (found.cause, found.component) == (cause, "a1->s0")
+    assert (found.evidence.begin_ps, found.evidence.end_ps) == (seen.elapsed_ps * 23 // 24, seen.elapsed_ps)
+    if name in ("slow link", "long link"):
+        assert diagnose(replace(seen, scraped=())) == ()
+
+
+def test_intervals_of_a_healthy_run_have_no_finding() -> None:
+    """Scrapes of counters that are as expected add nothing."""
+    assert diagnose(scraped(*[{}] * 12)) == ()
+
+
+def test_what_comes_and_goes_is_told_over_all_of_its_intervals() -> None:
+    """Losses in the second and the fifth interval are one finding, from the one to the other; outages in two are flapping."""
+    seen = scraped({}, {"lost_packets": 1}, {}, {}, {"lost_packets": 2}, {})
+    (found,) = diagnose(seen)
+    assert found.evidence.value.startswith("3 of")
+    assert (found.evidence.begin_ps, found.evidence.end_ps) == (seen.elapsed_ps // 6, seen.elapsed_ps * 5 // 6)
+    assert [one.cause for one in diagnose(scraped({}, {"n_outages": 1}, {}, {"n_outages": 1}))] == [Cause.FLAPPING_LINK]
+
+
+def test_a_second_look_shows_what_came_since_the_first() -> None:
+    """Between two looks at one model a fault that is over before the first is not seen; another model's look is left aside."""
+    seen = scraped({"busy_ps": 4000}, {}, {})
+    first = replace(seen, elapsed_ps=seen.scraped[0].time_ps, links=tuple(
+        replace(one, counted=seen.scraped[0].links.get(number)) for number, one in enumerate(seen.links)
+    ))  # fmt: skip
+    assert [one.cause for one in diagnose(seen)] == [Cause.SLOW_LINK]
+    since = seen.since(first)
+    assert since.begin_ps == first.elapsed_ps and {one.completed_ps > since.begin_ps for one in since.timings} == {True}
+    assert not [one for one in diagnose(replace(since, is_running=True)) if one.cause is Cause.SLOW_LINK]
+    assert seen.since(replace(first, model=2)) is seen
+
+
+def test_calls_under_way_are_no_traffic_of_others() -> None:
+    """While a run goes on, bytes of calls that nobody has completed yet are no background traffic; much more than that is."""
+    assert diagnose(replace(background("a1"), is_running=True)) == ()
+    n_bytes = {name: N_CALLS * N_BYTES + 9000 * (name in ("a1->s0", "s0->a3")) for name in NAMES}
+    links = tuple(link(name, wire_bytes=n_bytes[name], busy_ps=n_bytes[name]) for name in NAMES)
+    assert [one.cause for one in diagnose(replace(HEALTHY, links=links, is_running=True))] == [Cause.BACKGROUND]
+
+
+def test_timings_that_are_not_kept_make_no_traffic() -> None:
+    """Of a long run, whose first timings are gone, bytes are judged from when each call has its timing."""
+    gone_ps = HEALTHY.timings[4 * 3].completed_ps - 1
+    seen = replace(HEALTHY, timings=HEALTHY.timings[4 * 3 :], known_ps=gone_ps)
+    assert diagnose(seen) == ()
+
+
+def test_a_rank_that_is_late_from_a_call_on_is_late_however_long_the_run() -> None:
+    """Four late calls of many in a row are a late rank, not one that was stopped once."""
+    n_calls = 40
+    timings = tuple(timing(rank, number) for number in range(n_calls) for rank in range(N_RANKS))
+    by_ps = 100_000
+    timings = tuple(
+        one._replace(submitted_ps=one.submitted_ps + by_ps, started_ps=one.started_ps + by_ps)
+        if one.rank == 2 and one.number >= n_calls - 4
+        else one
+        for one in timings
+    )
+    links = tuple(link(name, wire_bytes=n_calls * N_BYTES, busy_ps=n_calls * N_BYTES) for name in NAMES)
+    seen = replace(HEALTHY, timings=timings, links=links, elapsed_ps=n_calls * (COMPUTE_PS + CALL_PS))
+    assert [(one.cause, one.component) for one in diagnose(seen)] == [(Cause.LATE_RANK, "rank 2 (a2)")]
+
+
 def test_frames_without_bytes_are_no_slow_link() -> None:
     """A link that carried a barrier's empty frames alone, a picosecond each, has no rate to be judged by."""
     empty = replace(link("s0->a9", wire_bytes=0, busy_ps=10), source="s0", target="s1")
@@ -260,7 +372,8 @@ def test_the_diagnosis_sees_nothing_of_an_injector() -> None:
     text = str(TypeAdapter(Observation).json_schema()).lower()
     assert not [word for word in ("fault_", "injection", "impair", "mark_", "marks'", "account", "hops") if word in text]
     assert {field.name for field in fields(Observation)} == {
-        "fabric", "elapsed_ps", "links", "ranks", "timings", "expected", "congestion", "host", "failure"
+        "fabric", "model", "is_running", "begin_ps", "elapsed_ps", "skew_ps", "known_ps", "scraped", "links", "ranks", "timings",
+        "expected", "congestion", "host", "failure",
     }  # fmt: skip
 
 
