@@ -11,27 +11,18 @@ import hashlib
 import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from emu.collectives.buffers import check_overlap, check_sizes, needed, require_array, stage
-from emu.collectives.call import MAX_CHUNK_BYTES, PER_RANK, Call, auto_chunk_bytes, check_chunk_bytes, paced_chunk_bytes
-from emu.collectives.catalogue import algorithm_name, schedule_for
-from emu.collectives.executor import NOWHERE, Operation
-from emu.collectives.layout import Layout
-from emu.collectives.program import compile_program, message_slots, point_to_point
-from emu.collectives.reduce import DTYPES, Array, check_dtype, check_op
-from emu.collectives.selection import is_choice, selected
+from emu.collectives.reduce import Array, check_dtype, check_op
 from emu.errors import ConfigError
-from emu.protocols.costs import slice_bytes
+from emu.planner import Planner
 from emu.work import Work
 
 if TYPE_CHECKING:
     from emu.rank import Rank
-
-MAX_CHANNELS = 64
 
 
 class Communicator:
@@ -64,6 +55,14 @@ class Communicator:
         self.traffic_class = traffic_class
         self.index = members.index(rank.world_rank)
         self.size = len(members)
+        self._planner = Planner(
+            runtime=rank.runtime,
+            members=members,
+            position=self.index,
+            identity=identity,
+            name=name,
+            traffic_class=traffic_class,
+        )
         self._number = 0
         self._sent: dict[int, int] = {}
         self._received: dict[int, int] = {}
@@ -157,9 +156,7 @@ class Communicator:
 
     def prepare(self, collective: str, *, algorithm: str, root: int = 0) -> None:
         """Build, verify and compile what the first such call would: it takes host time that no stopwatch should see."""
-        schedule = schedule_for(collective, algorithm, self.size, root, self._layout)
-        compile_program(schedule, self.index)
-        message_slots(schedule)
+        self._planner.prepare(collective, algorithm, root)
 
     # -- point to point ------------------------------------------------------------------------
 
@@ -257,17 +254,12 @@ class Communicator:
     def _class_of(self, priority: int | None) -> int:
         return self.traffic_class if priority is None else self._rank.runtime.traffic_class(_whole("priority", priority))
 
-    @cached_property
-    def _layout(self) -> Layout:
-        return self._rank.runtime.layout(self.members)
-
     # -- inside --------------------------------------------------------------------------------
 
     def _exchange(self, mine: Array, table: Array) -> None:
         """all_gather of control data, which moves real values even where a prediction carries no payload."""
-        n = mine.size
-        call = self._call("all_gather", n, mine.dtype.name, None, None, "direct", 1, None)
-        operation = self._operation(call, mine, table, payload=True)
+        call = self._planner.control("all_gather", mine.size, mine.dtype.name)
+        operation = self._planner.operation(call, self._next_number(), mine, table, payload=True)
         work = Work(self._rank, [operation])
         self._submit(work, self.identity)
         work.wait()
@@ -298,25 +290,27 @@ class Communicator:
         chunk_bytes = None if chunk_bytes is None else _whole("chunk_bytes", chunk_bytes)
         if root is not None and not 0 <= root < self.size:
             raise ConfigError(f"{collective}: root {root} must be from 0 to {self.size - 1}")
-        itemsize = DTYPES[dtype].itemsize
-        size_bytes = count * itemsize * (self.size if collective in PER_RANK else 1)
-        if collective == "barrier":
-            algorithm = "dissemination"
-        elif not is_choice(algorithm):
-            algorithm = algorithm_name(algorithm)
-        elif collective == "alltoallv":
-            algorithm = selected(algorithm, collective)[0]
-        else:
-            algorithm = self._rank.runtime.choose(collective, size_bytes, self.members, root or 0, algorithm)
-        protocol = self._protocol(collective, algorithm, size_bytes, protocol)
-        call = self._call(collective, count, dtype, op, root, algorithm, channels, chunk_bytes, protocol)
+        call = self._planner.collective(
+            collective,
+            count,
+            dtype,
+            op=op,
+            root=root,
+            algorithm=algorithm,
+            channels=channels,
+            chunk_bytes=chunk_bytes,
+            protocol=protocol,
+        )
         staged_send, _ = self._staged(send, output=False)
         staged_recv, writebacks = self._staged(recv, output=True)
         if send is recv:
             staged_send = staged_recv
-        if self._rank.payload:
+        payload = self._rank.payload
+        if payload:
             check_overlap(call, self.index, send, recv)
-        operation = self._operation(call, staged_send, staged_recv, counts=counts)
+        if self._rank.condition.skips(self._rank.cursor_ps):
+            return Work(self._rank, [])
+        operation = self._planner.operation(call, self._next_number(), staged_send, staged_recv, counts=counts, payload=payload)
         work = Work(self._rank, [operation], writebacks)
         self._submit(work, self.identity)
         if not async_op:
@@ -327,95 +321,13 @@ class Communicator:
         if self._group is not None:
             raise ConfigError(f"{collective} inside group(): only send and recv are grouped; call it after the group")
 
-    def _call(
-        self,
-        collective: str,
-        count: int,
-        dtype: str,
-        op: str | None,
-        root: int | None,
-        algorithm: str,
-        channels: int,
-        chunk_bytes: int | None,
-        protocol: str = "",
-    ) -> Call:
-        if not 1 <= channels <= MAX_CHANNELS:
-            raise ConfigError(f"{channels} channels: use 1 to {MAX_CHANNELS}")
-        itemsize = DTYPES[dtype].itemsize
-        if chunk_bytes is None:
-            chunk_bytes = min(
-                self._auto_chunk_bytes(collective, count * itemsize, algorithm, root, protocol),
-                self._rank.runtime.chunk_limit_bytes(),
-            )
-        return Call(
-            collective=collective,
-            count=count,
-            dtype=dtype,
-            itemsize=itemsize,
-            op=op,
-            root=root,
-            algorithm=algorithm,
-            channels=channels,
-            chunk_bytes=check_chunk_bytes(chunk_bytes),
-            protocol=protocol,
-            traffic_class=self.traffic_class,
-        )
-
-    def _protocol(self, collective: str, algorithm: str, n_bytes: int, wanted: str | None) -> str:
-        runtime = self._rank.runtime
-        if collective == "barrier" or (runtime.endpoint is None and wanted is None):
-            return ""
-        return runtime.protocol(collective, algorithm, n_bytes, self.members, wanted)
-
-    def _auto_chunk_bytes(self, collective: str, n_bytes: int, algorithm: str, root: int | None, protocol: str) -> int:
-        costs = self._rank.runtime.endpoint
-        if collective in ("send", "recv", "alltoallv"):
-            longest_bytes = MAX_CHUNK_BYTES if collective == "alltoallv" else n_bytes
-            if protocol and costs is not None:
-                return slice_bytes(costs, collective, algorithm, protocol, longest_bytes)
-            return auto_chunk_bytes(longest_bytes)
-        schedule = schedule_for(collective, algorithm, self.size, root or 0, self._layout)
-        block_bytes = n_bytes if collective in PER_RANK else -(-n_bytes // schedule.n_blocks)
-        if protocol and costs is not None:
-            return slice_bytes(costs, collective, algorithm, protocol, block_bytes * message_slots(schedule).most)
-        if schedule.is_paced:
-            return paced_chunk_bytes(block_bytes)
-        return auto_chunk_bytes(block_bytes, *message_slots(schedule))
-
     def _staged(self, array: Array | None, *, output: bool) -> tuple[Array | None, list[tuple[Array, Array]]]:
         return stage(array, output=output) if self._rank.payload else (None, [])
 
-    def _operation(
-        self,
-        call: Call,
-        send: Array | None,
-        recv: Array | None,
-        *,
-        counts: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
-        payload: bool | None = None,
-    ) -> Operation:
-        layout = self._layout
-        schedule = schedule_for(call.collective, call.algorithm, self.size, call.root or 0, layout)
-        number = self._number
+    def _next_number(self) -> int:
+        """Of a collective: the same on all ranks for the same call."""
         self._number += 1
-        return Operation(
-            call=call,
-            program=compile_program(schedule, self.index),
-            n_blocks=schedule.n_blocks,
-            members=self.members,
-            switches=layout.switches if schedule.n_switches else (),
-            position=self.index,
-            communicator=self.identity,
-            number=number,
-            port=NOWHERE,
-            name=self.name,
-            input_array=send,
-            output_array=recv,
-            send_counts=counts[0],
-            receive_counts=counts[1],
-            payload=self._rank.payload if payload is None else payload,
-            slots_per_message=message_slots(schedule).most,
-        )
+        return self._number - 1
 
     def _p2p(self, kind: str, array: Array, peer: int, async_op: bool, channels: int, chunk_bytes: int | None) -> Work:
         require_array(kind, array)
@@ -425,28 +337,12 @@ class Communicator:
         output = kind == "recv"
         if output and self._rank.payload and not array.flags.writeable:
             raise ConfigError("recv: the array is read-only")
-        protocol = self._protocol(kind, "p2p", array.nbytes, None)
-        call = self._call(kind, array.size, dtype, None, None, "p2p", channels, chunk_bytes, protocol)
+        call = self._planner.p2p(kind, array.size, dtype, channels=channels, chunk_bytes=chunk_bytes)
         staged, writebacks = self._staged(array, output=output)
         table = self._received if output else self._sent
         ordinal = table.get(peer, 0)
         table[peer] = ordinal + 1
-        operation = Operation(
-            call=call,
-            program=point_to_point(kind, peer),
-            n_blocks=1,
-            members=self.members,
-            position=self.index,
-            communicator=self.identity,
-            number=-1 - ordinal,
-            port=NOWHERE,
-            name=self.name,
-            input_array=None if output else staged,
-            output_array=staged if output else None,
-            payload=self._rank.payload,
-        )
-        world_peer = self.members[peer]
-        operation.key = (self.identity, -1 - ordinal, world_peer) if output else (self.identity, -1 - ordinal, world_peer, 1)
+        operation = self._planner.p2p_operation(call, peer, ordinal, staged, payload=self._rank.payload)
         if self._group is not None:
             operation.on_complete = self._group
             self._group.operations.append(operation)
@@ -460,7 +356,7 @@ class Communicator:
 
     def _submit(self, work: Work, ordered: int | None) -> None:
         rank = self._rank
-        rank._charge()
+        rank.charge()
         rank.in_flight[id(work)] = work
         rank.runtime.submit(rank, work.operations, rank.cursor_ps, ordered)
 

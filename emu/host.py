@@ -43,6 +43,21 @@ def new_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{DIRECTORY_PREFIX}{os.getpid()}-"))
 
 
+def write_whole(path: Path, data: str | bytes, *, mode: str = "w") -> None:
+    """All of ``data`` in a file, or none of it: where the disk is full no stub stays.  Raises OSError, which names the file.
+
+    ``mode``: "w", or "x" where there must be no such file yet.
+    """
+    file = path.open(mode + "b")  # what fails from here on leaves a stub
+    try:
+        with file:
+            file.write(data.encode() if isinstance(data, str) else data)
+    except OSError as error:
+        if path.is_file():
+            path.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def process_stat(process_id: int) -> list[str]:
     """What proc(5) tells of a process, from its third field, the state, on; nothing where there is none."""
     try:

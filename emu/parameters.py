@@ -17,11 +17,11 @@ from itertools import chain
 from typing import Annotated, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import annotated_types
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from emu.errors import ConfigError
-from emu.units import format_bytes, format_rate, format_time, parse_bytes, parse_rate_bps, parse_time_ps
+from emu.units import format_bytes, format_rate, format_time, parse_bytes, parse_number, parse_rate_bps, parse_time_ps
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -68,7 +68,7 @@ def parse_planes(text: str) -> tuple[int, ...]:
 def parse_ratio(text: str) -> Fraction:
     """``"2"``, ``"1.5"``, ``"7:1"`` or ``"7/2"`` -> an exact ratio.  Raises ConfigError."""
     try:
-        return Fraction(text.strip().replace(":", "/"))
+        return parse_number(text.strip().replace(":", "/"))
     except (ValueError, ZeroDivisionError):
         raise ConfigError(f"{text!r} is not a ratio; write for example 1, 1.5 or 7:1") from None
 
@@ -99,6 +99,25 @@ Planes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, 
 
 Ratio = Annotated[Fraction, Field(gt=0), _from_text(parse_ratio)]
 """An exact ratio (``2``, ``1.5``, ``7:1``)."""
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"{text!r} is not one line of printable text; leave out line breaks and control characters")
+    return text
+
+
+def _name(text: str) -> str:
+    if "->" in text or not text.isprintable() or not re.fullmatch(r"[^\s,=*?@#]+", text):
+        raise ValueError(f"{text!r} is not a name; write letters, digits, '.', '_' or '-', for example a0, and no '->'")
+    return text
+
+
+OneLine = Annotated[str, AfterValidator(_one_line)]
+"""Text that tables show: none of it can pass for another line of theirs, or for a command to the terminal."""
+
+Name = Annotated[str, AfterValidator(_name)]
+"""What options name (``--impair a0->s0=...``, ``--map a0,a1``), so it has none of their signs."""
 
 
 def as_text(value: object) -> object:
@@ -201,7 +220,7 @@ def config_error(
                 problem = f"must be {allowed}" if kind in _RANGE_ERRORS else f"{problem}, {allowed}"
             text = f"{place}: {'.'.join(path)} = {value}: {problem}"
     if len(complaints) > 1:
-        text += f" (and {len(complaints) - 1} more mistakes)"
+        text += f" (and {len(complaints) - 1} more mistake{'s' if len(complaints) > 2 else ''})"
     return ConfigError(" ".join(text.split()))
 
 

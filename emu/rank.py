@@ -68,7 +68,7 @@ class Rank:
     @property
     def now_ps(self) -> int:
         """The rank's model time."""
-        self._charge()
+        self.charge()
         return self.cursor_ps
 
     @property
@@ -95,7 +95,7 @@ class Rank:
         )
         if time_ps < 0:
             raise ConfigError(f"compute() of {time_ps} ps: a duration must be 0 or more")
-        self._charge()
+        self.charge()
         if self.cursor_ps + time_ps > LAST_PS:
             raise ConfigError(f"compute() of {time_ps} ps would take model time past {LAST_PS} ps (13 days)")
         begin_ps = self.cursor_ps
@@ -110,7 +110,7 @@ class Rank:
         """
         self.accounted_ns = 0
 
-    def _charge(self) -> None:
+    def charge(self) -> None:
         """With user_time="measured", Python since the last call costs wall time over dilation."""
         if self.runtime.user_time == "measured":
             now_ns = wall_ns()

@@ -265,11 +265,11 @@ class Session:
             return tuple(book.record(entry) for entry in entries)
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """Run ``function(rank, *args)`` on every living rank; results in rank order.
+        """Run ``function(rank, *args)`` on every living rank; their results, in rank order.
 
         Model time goes on from run to run: a run starts once all is at rest that the one before has left under way (credits,
         acknowledgements, timers), the same under both drivers.
-        After a failure the next run starts on a fresh model; ranks whose actors died are left out of it.
+        After a failure the next run starts on a fresh model; ranks whose actors died are left out of it, and of the list.
 
         Raises RankFailed (with the rank and its traceback) when a function raised, and
         CollectiveMismatch, Deadlock, RankLeft, Stalled or PeerLost.
@@ -360,11 +360,13 @@ class Session:
         return self._backend.hops()
 
     def observe(self) -> Observation:
-        """What a monitoring system sees of the runs since :meth:`begin`, and what was to be expected: for ``emu.diagnosis``."""
+        """What a monitoring system sees since :meth:`begin`, and what was to be expected.  In any thread."""
         return observe(
             self.topology,
-            self._backend.counters(),
+            self._backend.observed(),
             self._expectations,
+            model=self._epoch,
+            is_running=self._running,
             seed=self.seed,
             dilation=self.dilation if self.driver == "emulate" else 0.0,
             elapsed_ps=self._backend.elapsed_ps(),
@@ -445,5 +447,4 @@ def _cautious_dilation(topology: Topology) -> float:
     injection_bps = sum(topology.links[link].rate_bps for node in topology.ranks for link in out[node])
     by_rate = 2 * injection_bps / 8 / ASSUMED_HOST_BYTES_PER_S
     latency_ps = min((link.latency_ps for link in topology.links if link.latency_ps), default=PS_PER_SECOND)
-    by_latency = ASSUMED_HOP_S * PS_PER_SECOND / latency_ps
-    return max(1.0, by_rate, by_latency)
+    return max(1.0, by_rate, ASSUMED_HOP_S * PS_PER_SECOND / latency_ps)

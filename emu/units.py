@@ -20,6 +20,11 @@ from emu.errors import ConfigError
 
 FOREVER_PS: Final = 1 << 62
 """Later than any time that a run reaches."""
+MOST_BPS: Final = 10**18
+MOST_BYTES: Final = 1 << 60
+"""More than anybody means: what is above is a slip of the finger."""
+MOST_DIGITS: Final = 32
+"""Of a number that somebody writes, and its largest exponent: an exact 1e999999999 would take all memory."""
 PS_PER_SECOND: Final = 10**12
 PS_PER_MILLISECOND: Final = 10**9
 PS_PER_MICROSECOND: Final = 10**6
@@ -54,6 +59,17 @@ _NCCL_SIZE: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _QUANTITY: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9]*)\s*")
 
 
+_EXPONENT: Final = re.compile(r"[eE][+-]?0*([0-9]+)")
+
+
+def parse_number(text: str) -> Fraction:
+    """``"1.5e3"`` or ``"7/2"`` exactly.  Raises ValueError, also for more digits, or a larger exponent, than anybody means."""
+    exponent = _EXPONENT.search(text)
+    if len(text) > 2 * MOST_DIGITS or (exponent and (len(exponent[1]) > 2 or int(exponent[1]) > MOST_DIGITS)):
+        raise ValueError(f"a number has at most {MOST_DIGITS} digits, and an exponent of at most {MOST_DIGITS}")
+    return Fraction(text)
+
+
 def _parse(
     text: str | int,
     units: dict[str, int],
@@ -74,9 +90,18 @@ def _parse(
             raise ConfigError(f"{shown} has no unit; a {what} is written like {example}")
         known = ", ".join(name for name in units if name)
         raise ConfigError(f"{shown}: {unit!r} is not a unit of {what}; use one of {known}")
-    value = Fraction(number) * units[unit]
+    try:
+        value = parse_number(number) * units[unit]
+    except ValueError as error:
+        raise ConfigError(f"{shown}: {error}") from None
     if value < 0:
         raise ConfigError(f"{shown} is negative; a {what} must be {least}")
+    return value
+
+
+def _at_most(most: int, limit: str, value: int, text: str | int) -> int:
+    if value > most:
+        raise ConfigError(f"{str(text)!r} is more than emu counts; use at most {limit}")
     return value
 
 
@@ -84,7 +109,7 @@ def parse_time_ps(text: str | int) -> int:
     """``"1.5us"`` -> 1_500_000 ps.  A bare ``0`` needs no unit.  Raises ConfigError."""
     if str(text).strip() == "0":
         return 0
-    return round(_parse(text, _TIME_PS, "time", "1us, 2.5ms"))
+    return _at_most(FOREVER_PS, "4e6s", round(_parse(text, _TIME_PS, "time", "1us, 2.5ms")), text)
 
 
 def parse_rate_bps(text: str | int) -> int:
@@ -93,14 +118,14 @@ def parse_rate_bps(text: str | int) -> int:
     rate_bps = 0 if str(text).strip() == "0" else round(_parse(text, _RATE_BPS, "rate", example, least="more than 0"))
     if rate_bps <= 0:
         raise ConfigError(f"{str(text)!r}: a rate must be more than 0; to take a link down use flap or throttle")
-    return rate_bps
+    return _at_most(MOST_BPS, "1e6Tbit/s", rate_bps, text)
 
 
 def parse_bytes(text: str | int) -> int:
     """``"16MiB"``, ``"4kB"`` or a bare count of bytes -> bytes, rounded as printed sizes are.  Raises ConfigError."""
-    if re.fullmatch(r"\s*[0-9]+\s*", str(text)):
-        return int(text)
-    return round(_parse(text, _BYTES, "size", "4096, 64KiB, 16MB"))
+    bare = re.fullmatch(r"\s*[0-9]+\s*", str(text)) is not None
+    size_bytes = round(_parse(f"{text}B" if bare else text, _BYTES, "size", "4096, 64KiB, 16MB", written=text))
+    return _at_most(MOST_BYTES, "1e6TiB", size_bytes, text)
 
 
 def parse_nccl_size_bytes(text: str | int) -> int:

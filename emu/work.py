@@ -115,7 +115,7 @@ class Work:
         if not self.submitted:
             raise ConfigError("wait() inside group(): its sends and receives start at its end; wait after it")
         if not self.waited:
-            self._rank._charge()
+            self._rank.charge()
             self._rank.runtime.wait(self._rank, self)
             self.waited = True
             self._rank.in_flight.pop(id(self), None)

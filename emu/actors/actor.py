@@ -32,10 +32,7 @@ from emu.drivers.placement import Placement
 from emu.errors import EmuError
 from emu.fabric.recorder import Recorder
 from emu.faults.spec import Injection
-from emu.host import (
-    descriptor_limit,
-    keep_memory,
-)
+from emu.host import keep_memory
 from emu.rank import Rank
 from emu.telemetry.snapshot import Snapshot
 from emu.topologies.graph import Topology
@@ -57,7 +54,6 @@ class HostInfo:
     endpoint: str
     node_id: str
     wall_ns: int
-    descriptors: int
     process_id: int
 
 
@@ -110,7 +106,6 @@ class HostActor:
             endpoint=self._transport.endpoint,
             node_id=ray.get_runtime_context().get_node_id(),
             wall_ns=wall_ns(),
-            descriptors=descriptor_limit(),
             process_id=os.getpid(),
         )
 
@@ -264,7 +259,8 @@ class HostActor:
         """What was noted."""
         return self._host.engine.recorder
 
-    def counters(self) -> EngineCounters:
+    def counters(self, *, observed: bool = False) -> EngineCounters:
+        """What was counted since ``begin``; ``observed``: with the scrapes of before."""
         found: list[EngineCounters] = []
         host = self._host
 
@@ -272,7 +268,7 @@ class HostActor:
             counters = host.counters
             found.append(
                 replace(
-                    EngineCounters.of(host.engine, host.runtime),
+                    EngineCounters.of(host.engine, host.runtime, observed=observed),
                     order_violations=counters.order_violations,
                     order_weight_ps=counters.order_weight_ps,
                     transport_backpressure=counters.transport_backpressure,

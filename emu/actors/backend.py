@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from emu.actors.actor import CALL_TIMEOUT_S, DEATHS, STOP_TIMEOUT_S, WATCH_S, HostActor, HostInfo
 from emu.actors.cluster import Cluster, clock_offsets
 from emu.actors.exporter import Exporters, Watch, watched
-from emu.actors.pickling import first_line, pickled
+from emu.actors.pickling import cause_of, pickled
 from emu.actors.stopped import StopWatch
 from emu.clock import sleep_s, wall_ns
 from emu.drivers.backend import EngineCounters
@@ -31,12 +31,7 @@ from emu.drivers.placement import place
 from emu.errors import ConfigError, EmuError, PeerLost, Stalled
 from emu.fabric.recorder import Recorder
 from emu.faults.spec import Injection
-from emu.host import (
-    DIRECTORY_PREFIX,
-    descriptor_limit,
-    descriptors_needed,
-    memory_directory,
-)
+from emu.host import DIRECTORY_PREFIX, descriptor_limit, descriptors_needed, memory_directory
 from emu.telemetry.snapshot import About, Reading
 from emu.topologies.graph import Topology
 from emu.transport import Keys, data_ports
@@ -46,6 +41,8 @@ QUIET_LOOKS = 3
 """Looks in a row that must find nothing able to move before it is called a deadlock."""
 LEFTOVER_S, LEFTOVER_LOOK_S = 10.0, 0.002
 """How long the end of a run waits for frames under way that nobody waits for, and how often it looks."""
+OBSERVE_S = 10.0
+"""How long those who look at a run wait for the actors; a host that is busy answers late."""
 LEAD_NS = 20_000_000
 """A run starts this long after the session says so, for the word to reach every actor."""
 
@@ -83,7 +80,6 @@ class RayBackend:
         self._cluster = Cluster()
         self._page: FloorPage | None = None
         self._start_ps = 0
-        self._dilation = 1.0
         self._seed = 0
         self._closed = False
         self._check_descriptors()
@@ -185,7 +181,7 @@ class RayBackend:
             told = lines[-1 if "creation task" in lines[0] else 0].strip()  # there the exception of __init__ comes last
             raise EmuError(f"an actor died while it was started: {told}") from None
         except ray.exceptions.RayTaskError as error:
-            raise _cause(error) from None
+            raise cause_of(error) from None
 
     def _all(self, call: Callable[[int, Any], Any], among: set[int] | None = None) -> dict[int, Any]:
         """Call every living actor (of ``among``); a death on the way becomes PeerLost."""
@@ -202,7 +198,7 @@ class RayBackend:
                 self._bury(process)
                 raise self._lost() from None
             except ray.exceptions.RayTaskError as error:
-                raise _cause(error) from None
+                raise cause_of(error) from None
             except ray.exceptions.GetTimeoutError:
                 self._stops.look(wall_ns())
                 why = self._stopped() if self._stops.now else f"{self._names_of(process)[0]} does not answer"
@@ -242,7 +238,6 @@ class RayBackend:
     def begin(
         self, *, epoch: int, dilation: float, seed: int, impairments: ImpairmentTable, faults: tuple[Injection, ...]
     ) -> None:
-        self._dilation = dilation
         self._seed = seed
         self._start_ps = self._elapsed_ps = 0
         try:
@@ -321,7 +316,7 @@ class RayBackend:
                     self._bury(process)
                     self._abort(self._lost(), pending)
                 except ray.exceptions.RayTaskError as error:
-                    self._abort(_cause(error), pending)
+                    self._abort(cause_of(error), pending)
                 else:
                     pending.remove(ref)
                     results.update(found)
@@ -398,6 +393,17 @@ class RayBackend:
     def counters(self) -> list[EngineCounters]:
         return list(self._all(lambda _, actor: actor.counters.remote()).values())
 
+    def observed(self) -> list[EngineCounters]:
+        """Of the living that answer: one that is stopped, or died just now, must not stop who looks."""
+        deaf = self._stops.now.union(self._dead)
+        refs = [actor.counters.remote(observed=True) for process, actor in self._actors.items() if process not in deaf]
+        ready, _ = ray.wait(refs, num_returns=len(refs), timeout=OBSERVE_S) if refs else ([], [])
+        found = []
+        for ref in ready:
+            with contextlib.suppress(ray.exceptions.RayError):
+                found.append(ray.get(ref))
+        return found
+
     def elapsed_ps(self) -> int:
         return self._elapsed_ps
 
@@ -439,11 +445,3 @@ class RayBackend:
             self._page.close()
             self._page = None
         self._cluster.stop()
-
-
-def _cause(error: Any) -> EmuError:
-    """The emu error inside Ray's wrapping."""
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, EmuError):
-        return cause
-    return EmuError(first_line(cause if cause is not None else error))

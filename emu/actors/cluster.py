@@ -61,14 +61,17 @@ class Cluster:
         self._directory = new_directory()
         self.is_ours = True
         terminated = signal.getsignal(signal.SIGTERM)
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=str(self._directory),
-        )
+        try:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _temp_dir=str(self._directory),
+            )
+        except SystemExit:  # Ray's handler of SIGTERM, which is in place while it starts
+            raise KeyboardInterrupt from None
         if threading.current_thread() is threading.main_thread() and terminated is not None:
             signal.signal(signal.SIGTERM, terminated)  # Ray has put its own there, which ends the process at once
 

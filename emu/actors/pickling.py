@@ -49,3 +49,11 @@ def _installed(module: ModuleType) -> bool:
 def first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def cause_of(error: Any) -> EmuError:
+    """The emu error inside Ray's wrapping."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, EmuError):
+        return cause
+    return EmuError(first_line(cause if cause is not None else error))

@@ -119,7 +119,7 @@ def load(path: Path, now: str | None = None) -> Calibration | None:
         plain = json.loads(path.read_text())
         kept = Calibration(**{field.name: plain[field.name] for field in fields(Calibration)})
         age = datetime.fromisoformat(now or utc_now()) - datetime.fromisoformat(kept.measured_at)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     same = (kept.version, kept.host, kept.n_cpus) == (CALIBRATION_VERSION, platform.node(), os.cpu_count() or 1)
     return kept if same and age <= MAX_AGE else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -20,7 +20,8 @@ from emu.bench.rows import Verdict
 from emu.bench.runner import EXIT_FIDELITY, EXIT_OK, EXIT_WRONG, OpenSession, exit_code, run
 from emu.bench.terminal import Terminal
 from emu.clock import utc_now
-from emu.errors import ConfigError
+from emu.errors import ConfigError, EmuError
+from emu.faults.spec import parse_fault
 from emu.host import check_answers
 from emu.telemetry import record as telemetry_record
 from emu.units import format_rate, format_time
@@ -98,12 +99,20 @@ def bench(
             report.check_writable(flag, path)
     if options.address is not None:
         check_answers(options.address)
+    if any(parse_fault(text).kind == "slow_compute" for text in options.faults):
+        terminal.message("emu: slow_compute slows nothing here: these loops compute nothing; a function of yours may")
     started = utc_now()
     calibration = calibration_source(terminal, options.address, opened)
     recorded: list[telemetry_record.RunRecord] = []
     try:
         its = opened if record_path is None else partial(_recording, recorded)
         results = run(options, terminal, open_session=its, calibration=calibration)
+    except EmuError:
+        if record_path is not None and recorded:
+            terminal.clear()
+            recorded[-1].save(record_path)
+            terminal.message(f"# record of what failed: {record_path}; emu diagnose reads it")
+        raise
     finally:
         terminal.clear()
     record = report.RunRecord(
@@ -120,7 +129,7 @@ def bench(
         terminal.message(f"# run file: {report.write_new(run_path, run_file.run_document(record))}")
     if record_path is not None:
         recorded[-1].save(record_path)
-        terminal.message(f"# record of the last row: {record_path}; emu explain reads it")
+        terminal.message(f"# record of the last row: {record_path}; emu explain and emu diagnose read it")
     if repeats is not None:
         same, rows = run_file.same_model_times(repeats, record)
         terminal.message(f"# model times equal to those of {repeats.path}: {same} of {rows} rows")
@@ -131,10 +140,15 @@ def bench(
 def _recording(
     found: list[telemetry_record.RunRecord], case: Case, options: BenchOptions, *, simulate: bool, payload: bool
 ) -> Iterator[Session]:
-    """A session that is asked for its record at the end; not one that only predicts."""
+    """A session that is asked for its record at the end, also of a run that failed; not one that only predicts."""
     record = simulate == options.simulated
     with open_session(case, options, simulate=simulate, payload=payload, record=record) as session:
-        yield session
+        try:
+            yield session
+        except EmuError:
+            with suppress(EmuError):  # what went wrong first is what counts
+                found += [session.record()] if record else []
+            raise
         if record:
             found.append(session.record())
 

@@ -1,7 +1,7 @@
 """``emu demo``: two comparisons that an emulator is for, each with one sentence that reads the result.
 
-First ring against tree, emulated on eight accelerators: real buffers cross ZeroMQ links
-and every element is checked.  Then all-to-all on a switch against a torus whose
+First ring against tree, emulated on eight accelerators of a host each (within a host a tree is a chain, as NCCL's):
+real buffers cross ZeroMQ links and every element is checked.  Then all-to-all on a switch against a torus whose
 accelerators have the same bandwidth in all, simulated.
 """
 
@@ -24,7 +24,8 @@ _RING = BenchOptions(
     step_factor=128,
     iterations=4,
     algorithm="ring",
-    fabrics=("dgx-h100-8",),
+    fabrics=("star",),
+    settings=(("ranks", "8"), ("rate", "50GB/s"), ("latency", "1us")),
 )
 _SWITCH_AND_TORUS = BenchOptions(
     collective="alltoall",

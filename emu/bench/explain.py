@@ -1,4 +1,7 @@
-"""``emu explain``: where the time of a recorded run went, as plain tables."""
+"""``emu explain``: where the time of a recorded run went, as plain tables.
+
+A call's time is from its start on, as in the bench's table; what it queued behind the calls before it is told apart.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def _chosen(attribution: Attribution, number: int, rank: int | None) -> Called:
         ranks = sorted({call.rank for call in attribution.record.calls})
         calls = [of_rank[number] for each in ranks if 0 <= number < len(of_rank := attribution.calls(each))]
         if calls:
-            return max(calls, key=lambda call: (call.completed_ps - call.submitted_ps, -call.rank))
+            return max(calls, key=lambda call: (call.completed_ps - call.started_ps, -call.rank))
         raise ConfigError(f"--call {number}: no rank of the record has so many calls; emu explain RECORD lists them")
     of_rank = attribution.calls(rank)
     if not 0 <= number < len(of_rank):
@@ -60,9 +63,12 @@ def _calls_table(attribution: Attribution, rank: int | None) -> list[str]:
     ranks = sorted({call.rank for call in attribution.record.calls}) if rank is None else [rank]
     n_calls = max((len(attribution.calls(each)) for each in ranks), default=0)
     chosen = [(number, _chosen(attribution, number, rank)) for number in range(min(n_calls, MOST_CALLS))]
-    splits = [attribution.split_ps(call) for _, call in chosen]
+    splits = [attribution.split_ps(_started(call)) for _, call in chosen]
+    queued = any(call.started_ps > call.submitted_ps for _, call in chosen)
     causes = [cause for cause in range(len(CAUSES)) if any(split[cause] for split in splits)]
-    rows = [["call", "collective", "size", "rank", "time", *(CAUSES[cause] for cause in causes), "skew", "last"]]
+    rows = [
+        ["call", "collective", "size", "rank", "time", *(CAUSES[cause] for cause in causes), "skew", "last", *["queued"] * queued]
+    ]
     for (number, call), split in zip(chosen, splits, strict=True):
         skew_ps = call.last_start_ps - call.first_start_ps
         rows.append(
@@ -71,20 +77,30 @@ def _calls_table(attribution: Attribution, rank: int | None) -> list[str]:
                 call.collective,
                 format_bytes(call.n_bytes),
                 str(call.rank),
-                format_time(call.completed_ps - call.submitted_ps),
+                format_time(call.completed_ps - call.started_ps),
                 *(_share(split[cause], sum(split)) for cause in causes),
                 format_time(skew_ps),
                 str(call.last_rank) if skew_ps else "-",
+                *[format_time(call.started_ps - call.submitted_ps)] * queued,
             ]
         )
     lines = aligned(rows, [False, True] + [False] * (len(rows[0]) - 2))
     if n_calls > MOST_CALLS:
         lines.append(f"(and {n_calls - MOST_CALLS} more; --call N shows one)")
     which = "of each call the rank that took longest" if rank is None else f"rank {rank}"
-    return [*lines, "", f"{which}; --call N prints its critical path"]
+    behind = ["queued: behind the calls before it, and not in its time"] * queued
+    return [*lines, "", f"{which}; --call N prints its critical path", *behind]
+
+
+def _started(call: Called) -> Called:
+    """The call as if it had been submitted when it started: without what it queued behind."""
+    return call._replace(submitted_ps=call.started_ps)
 
 
 def _path_table(attribution: Attribution, call: Called) -> list[str]:
+    queued_ps = call.started_ps - call.submitted_ps
+    behind = f"; queued {format_time(queued_ps)} before" if queued_ps else ""
+    call = _started(call)
     parts = attribution.parts(call)
     total_ps = call.completed_ps - call.submitted_ps
     rows = [["after", "takes", "share", "cause", "where", "what"]]
@@ -103,7 +119,13 @@ def _path_table(attribution: Attribution, call: Called) -> list[str]:
     summed = ", ".join(f"{CAUSES[cause]} {_share(ps, total_ps)}" for cause, ps in _largest_first(split))
     return [
         f"rank {call.rank}, {call.collective} of {format_bytes(call.n_bytes)} {call.dtype} by {call.algorithm}:"
-        f" {format_time(total_ps)} from {format_time(call.submitted_ps)} on; {summed}",
+        f" {format_time(total_ps)} from {format_time(call.submitted_ps)} on{behind}; {summed}",
+        *(
+            f"without {CAUSES[cause]} another path is the last here: of its {format_time(spent_ps)} that saves"
+            f" {format_time(saved_ps)}, unless the other gets shorter too"
+            for cause, (spent_ps, saved_ps) in enumerate(zip(split, attribution.saved_ps(call), strict=True))
+            if saved_ps < spent_ps
+        ),
         f"host: seen {call.late_ns / 1e6:.3f} ms late",
         "",
         *aligned(rows, [False, False, False, True, True, True]),

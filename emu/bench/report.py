@@ -15,7 +15,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import emu
 from emu.bench.calibrate import Calibration
@@ -25,6 +25,7 @@ from emu.bench.rows import Row, Side, Verdict, average_busbw_gb_per_s
 from emu.bench.runner import FabricResult
 from emu.errors import ConfigError
 from emu.fabric.account import CAUSES
+from emu.host import write_whole
 from emu.units import microseconds
 
 NCCL_TESTS_JSON_VERSION: Final = 3
@@ -201,27 +202,24 @@ def check_writable(flag: str, path: Path) -> None:
     try:
         if path.exists() and not path.is_file():
             raise ConfigError(f"{flag} {str(path)!r} is a {'folder' if path.is_dir() else 'device, pipe or socket'}; {fix}")
-        with _open_new(path) as file:
-            Path(file.name).unlink()
+        _write_new(path, "").unlink()
     except OSError as error:
         raise ConfigError(f"{flag} {str(path)!r}: cannot write there ({error.strerror}); {fix}") from None
 
 
 def write_new(path: Path, plain: Mapping[str, Any]) -> Path:
     """Write JSON to ``path``, or to the first free of ``path.0``, ``path.1``, ...; the path used.  Raises OSError."""
-    text = json.dumps(plain, indent=2, allow_nan=False) + "\n"
-    with _open_new(path) as file:
-        file.write(text)
-    return Path(file.name)
+    return _write_new(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 
-def _open_new(path: Path) -> TextIO:
-    """A new file at ``path`` or the first free name after it.  Raises OSError."""
+def _write_new(path: Path, text: str) -> Path:
     number = 0
     used = path
     while True:
         try:
-            return used.open("x", encoding="utf-8")
+            write_whole(used, text, mode="x")
         except FileExistsError:
             used = path.with_name(f"{path.name}.{number}")
             number += 1
+        else:
+            return used

@@ -75,7 +75,7 @@ def read(path: Path) -> RunFile:
     """Raises ConfigError: not there, not a run file, of another version, or with options that do not fit."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read as a run file ({error}); write one with emu bench --run-file") from None
     version = plain.get("emu_run_file") if isinstance(plain, dict) else None
     if version != RUN_FILE_VERSION:

@@ -36,10 +36,12 @@ Fault = Annotated[
     list[str] | None,
     fabric_option("--fault", metavar="TARGET=KIND,...", help="A fault at a model time: 'a3->s0=slow,factor=0.5,at=2ms,for=5ms'."),
 ]
-Faults = Annotated[Path | None, fabric_option("--faults", metavar="FILE", help="A schedule of faults, TOML with [[faults]].")]
+Faults = Annotated[
+    Path | None, fabric_option("--faults", metavar="FILE", help="A schedule of faults, TOML with tables 'faults'.")
+]
 Protocol = Annotated[
     str | None,
-    fabric_option("--protocol", help="auto, simple, ll or ll128, where the fabric has an [endpoint]; as --set protocol=."),
+    fabric_option("--protocol", help="auto, simple, ll or ll128, where the fabric has an endpoint; as --set protocol=."),
 ]
 Tuner = Annotated[
     str | None, fabric_option("--tuner", help="Who chooses protocols, and algorithms: predict (emu) or nccl; as --set tuner=.")

@@ -49,7 +49,7 @@ def validate(
 
 def calibrate_fabric(
     files: Annotated[list[Path], typer.Argument(help="nccl-tests' output: text, JSON (-J), or a .csv table.")],
-    fabric: Annotated[str, fabric_option("--fabric", help="Preset or .toml file with an [endpoint], to start from.")],
+    fabric: Annotated[str, fabric_option("--fabric", help="Preset or .toml file with an endpoint, to start from.")],
     collective: Annotated[str | None, nccl_option("--collective", help="What ran, where a file does not say.")] = None,
     ranks: Ranks = None,
     only: Annotated[str | None, fabric_option("--only", help="Only a table's rows that name this fabric.")] = None,
@@ -80,7 +80,7 @@ def calibrate_fabric(
 
 def tune(
     collective: Collective,
-    fabric: Annotated[str, fabric_option("--fabric", help="Preset or .toml file with an [endpoint].")] = ENDPOINT_FABRIC,
+    fabric: Annotated[str, fabric_option("--fabric", help="Preset or .toml file with an endpoint.")] = ENDPOINT_FABRIC,
     setting: Setting = None,
     ranks: Ranks = None,
     begin: Annotated[str, nccl_option("-b", "--minbytes", help="Smallest size; K, M, G are binary.")] = "512",

@@ -62,19 +62,6 @@ def counts(collective: str, requested_bytes: int, dtype_bytes: int, n_ranks: int
     )
 
 
-def algbw_bytes(collective: str, count: int, dtype_bytes: int, n_ranks: int) -> int:
-    """Bytes that algbw divides by the time, for a call with ``count`` as in the count column.  Raises ConfigError."""
-    _check(collective, n_ranks)
-    return count * dtype_bytes * (1 if collective in WHOLE else n_ranks)
-
-
-def alltoallv_bytes(send_counts: list[list[int]], dtype_bytes: int) -> int:
-    """The size of an alltoallv, ``send_counts[source][target]``: the most that any rank sends or receives."""
-    sent = [sum(row) for row in send_counts]
-    received = [sum(column) for column in zip(*send_counts, strict=True)]
-    return max([*sent, *received], default=0) * dtype_bytes
-
-
 def busbw_factor(collective: str, n_ranks: int) -> Fraction:
     """busbw over algbw; 0 for 1 rank where data would go to others only.  Raises ConfigError."""
     _check(collective, n_ranks)

@@ -37,22 +37,24 @@ from emu.fabric.frame import Frame
 
 SEND, RECV, COPY = int(StepKind.SEND), int(StepKind.RECV), int(StepKind.COPY)
 RECV_REDUCE = int(StepKind.RECV_REDUCE)
+Values = list[Array] | None
+"""Of a message; None where there is no data."""
 
 
 class Port(Protocol):
     """Where an operation's messages go: its rank's endpoint."""
 
     def send(
-        self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, values: list[Array] | None, now_ps: int
+        self, operation: Operation, peer: int, message: int, chunk: int, block: int, n_bytes: int, values: Values, now_ps: int
     ) -> None:
-        """``values`` (None: no data) are packed by :meth:`Operation.packed` when they leave."""
+        """``values``, of which ``block`` is the first, are packed by :meth:`Operation.packed` when they leave."""
         ...
 
     def hops(self, peer: int) -> int:
         """Links on the way to a rank."""
         ...
 
-    def worked(self, operation: Operation, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
+    def worked(self, operation: Operation, chunk: int, block: int, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
         """A step wrote to the rank's own memory what no peer stored there, or reduced what came."""
 
     def consumed(self, frame: Frame, now_ps: int) -> None: ...
@@ -76,8 +78,8 @@ class Operation:
         "_arrived", "_chunk", "_dtype", "_in_place", "_input", "_n_steps", "_output", "_ranges", "_recipe", "_remaining",
         "_total", "_uniform", "_uses", "_values", "_where", "account", "addresses", "behind_ps", "call", "channels",
         "communicator", "completed_ps", "first_start_ps", "held", "key", "last_rank", "last_start_ps", "launch_ps",
-        "left_account", "left_ps", "left_with", "members", "n_chunks", "name", "number", "on_complete", "payload", "port",
-        "position", "program", "receive_counts", "send_counts", "split_ps", "started_ps", "submitted_ps", "trigger",
+        "left_account", "left_ps", "left_with", "members", "n_blocks", "n_chunks", "name", "number", "on_complete", "payload",
+        "port", "position", "program", "receive_counts", "send_counts", "split_ps", "started_ps", "submitted_ps", "trigger",
     )  # fmt: skip
 
     def __init__(
@@ -110,9 +112,8 @@ class Operation:
         self.key: tuple[int, ...] = (communicator, number)
         self.port = port
         self.name = name
-        self.send_counts = send_counts
-        self.receive_counts = receive_counts
-        self.payload = payload
+        self.send_counts, self.receive_counts = send_counts, receive_counts
+        self.payload, self.n_blocks = payload, n_blocks
         self.channels = call.channels
         self.left_ps = 0
         self.held = 0
@@ -203,7 +204,7 @@ class Operation:
             return
         if self.program.untouched and not self._in_place:
             kept = sum(self._length(slot, chunk) for slot, _ in self.program.untouched for chunk in range(self.n_chunks))
-            self.port.worked(self, kept * self.call.itemsize, 0, now_ps)
+            self.port.worked(self, 0, 0, kept * self.call.itemsize, 0, now_ps)
         roots = self.program.roots
         if len(roots) > 1:
             peers = self.program.peers
@@ -306,14 +307,15 @@ class Operation:
                 if n_bytes or barrier:
                     values = self._outgoing(step, chunk) if self.payload and n_bytes else None
                     peer = self.addresses[program.peers[step]]
-                    self.port.send(self, peer, program.ordinals[step], chunk, n_bytes, values, now_ps)
+                    self.port.send(self, peer, program.ordinals[step], chunk, program.slots[step][0], n_bytes, values, now_ps)
             elif kind == COPY:
                 if self.payload:
                     source, target = program.slots[step]
                     value = self._values.get((source, chunk))
                     if value is not None:
                         self._values[target, chunk] = value
-                self.port.worked(self, self._length(program.slots[step][0], chunk) * self.call.itemsize, 0, now_ps)
+                block = program.slots[step][0]
+                self.port.worked(self, chunk, block, self._length(block, chunk) * self.call.itemsize, 0, now_ps)
             else:
                 n_bytes = self._message_bytes(step, chunk)
                 if n_bytes or barrier:
@@ -325,7 +327,7 @@ class Operation:
                     self.port.consumed(frame, now_ps)
                     if kind == RECV_REDUCE:
                         written = sum(self._length(slot, chunk) for slot, _ in program.final_writes[step])
-                        self.port.worked(self, written * self.call.itemsize, n_bytes, now_ps)
+                        self.port.worked(self, chunk, program.slots[step][0], written * self.call.itemsize, n_bytes, now_ps)
             base = chunk * n_steps
             remaining[base + step] = -1
             self._total -= 1
@@ -427,14 +429,14 @@ class _Nowhere:
     """Stands for the endpoint until the engine takes the operation."""
 
     def send(
-        self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, values: list[Array] | None, now_ps: int
+        self, operation: Operation, peer: int, message: int, chunk: int, block: int, n_bytes: int, values: Values, now_ps: int
     ) -> None:
         raise EmuError("an operation ran before it was submitted")
 
     def hops(self, peer: int) -> int:
         raise EmuError("an operation ran before it was submitted")
 
-    def worked(self, operation: Operation, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
+    def worked(self, operation: Operation, chunk: int, block: int, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
         raise EmuError("an operation ran before it was submitted")
 
     def consumed(self, frame: Any, now_ps: int) -> None:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import NamedTuple
 
+from emu.collectives.call import PER_RANK, auto_chunk_bytes, paced_chunk_bytes
 from emu.collectives.schedule import Schedule, Step, StepKind, Unit
 from emu.errors import ScheduleError
 
@@ -168,6 +169,17 @@ def message_slots(schedule: Schedule) -> MessageSlots:
     """All ranks cut chunks by it.  Their threads ask at the same time; one of them counts."""
     with _counting:
         return _message_slots(_Held(schedule))
+
+
+def block_bytes(schedule: Schedule, count_bytes: int) -> int:
+    """Of a call of ``count_bytes`` (its count, in bytes)."""
+    return count_bytes if schedule.collective in PER_RANK else -(-count_bytes // schedule.n_blocks)
+
+
+def suited_chunk_bytes(schedule: Schedule, count_bytes: int) -> int:
+    """The chunks of a call of ``count_bytes`` that names none, where endpoints cost nothing."""
+    block = block_bytes(schedule, count_bytes)
+    return paced_chunk_bytes(block) if schedule.is_paced else auto_chunk_bytes(block, *message_slots(schedule))
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,7 @@ def write(drawn: Picture, path: Path) -> None:
     try:
         from plotly import graph_objects
     except ImportError:
-        raise ConfigError("--draw: a .html needs plotly; pip install 'emu[plots]', or draw a .png") from None
+        raise ConfigError("--draw: a .html needs plotly; pip install plotly, or draw a .png") from None
     figure = graph_objects.Figure()
     n_paths = sum(len(strands.paths) for strands in drawn.strands)
     strength = min(0.9, max(0.08, 60 / (n_paths + 1) ** 0.75))

@@ -92,7 +92,7 @@ def picture(topology: Topology, *, note: str = "") -> Picture:
         shown = _stubs if closes and is_wide else _bow if closes else _straight
         strands.append(
             Strands(
-                label=f"{len(links)} cables, {what}",
+                label=f"{len(links)} cable{'s' if len(links) > 1 else ''}, {what}",
                 colour=CLOSING_COLOUR if closes else CABLE_COLOURS[number % len(CABLE_COLOURS)],
                 paths=tuple(path for a, b in pairs for path in shown(where[a], where[b])),
             )

@@ -18,7 +18,7 @@ def write(drawn: Picture, path: Path) -> None:
         from matplotlib.collections import LineCollection
         from matplotlib.lines import Line2D
     except ImportError:
-        raise ConfigError("--draw: a .png needs matplotlib; pip install 'emu[plots]', or draw a .html") from None
+        raise ConfigError("--draw: a .png needs matplotlib; pip install matplotlib, or draw a .html") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

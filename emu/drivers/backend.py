@@ -21,8 +21,9 @@ from emu.fabric.link import LinkStatistics
 from emu.fabric.recorder import Recorder
 from emu.faults.spec import Injection
 from emu.rank import Rank
+from emu.telemetry.scrapes import Series
 from emu.telemetry.snapshot import Meter, Reading
-from emu.telemetry.timing import Timing
+from emu.telemetry.timing import Timing, known_ps
 from emu.topologies.graph import Topology
 from emu.topologies.routing import with_seed
 
@@ -38,6 +39,10 @@ class EngineCounters:
     now_ps: int
     intakes: dict[int, IntakeStatistics] = field(default_factory=dict)
     timings: tuple[Timing, ...] = ()
+    known_ps: int = 0
+    """From when on there is a timing of every call here."""
+    scraped: Series | None = None
+    """Of an engine that is observed."""
     order_violations: int = 0
     order_weight_ps: int = 0
     transport_backpressure: int = 0
@@ -45,7 +50,8 @@ class EngineCounters:
     socket_payload_bytes: int = 0
 
     @staticmethod
-    def of(engine: Engine, runtime: Runtime) -> EngineCounters:
+    def of(engine: Engine, runtime: Runtime, *, observed: bool = False) -> EngineCounters:
+        """``observed``: with the scrapes of before."""
         return EngineCounters(
             links=engine.link_statistics(),
             events=engine.events,
@@ -54,6 +60,8 @@ class EngineCounters:
             now_ps=engine.now_ps,
             intakes=engine.intake_statistics(),
             timings=tuple(runtime.timings),
+            known_ps=known_ps(runtime.timings),
+            scraped=engine.scraper.series() if observed else None,
         )
 
 
@@ -70,6 +78,10 @@ class Backend(Protocol):
         self, function: Callable[..., Any], args: tuple[Any, ...], members: tuple[int, ...], communicator: int
     ) -> dict[int, Any]: ...
     def counters(self) -> list[EngineCounters]: ...
+    def observed(self) -> list[EngineCounters]:
+        """The same with the scrapes of before, of those that answer.  In any thread, also while a function runs."""
+        ...
+
     def record(self) -> None:
         """Note what happens, from the next :meth:`begin` on."""
         ...
@@ -190,6 +202,12 @@ class Simulated:
 
     def counters(self) -> list[EngineCounters]:
         return [] if self._simulation is None else [EngineCounters.of(self._simulation.engine, self._simulation.runtime)]
+
+    def observed(self) -> list[EngineCounters]:
+        simulation = self._begun()
+        found: list[EngineCounters] = []
+        simulation.command(lambda: found.append(EngineCounters.of(simulation.engine, simulation.runtime, observed=True)))
+        return found
 
     def record(self) -> None:
         self._is_recording = True

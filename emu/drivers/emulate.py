@@ -289,9 +289,10 @@ class EmulatedHost:
         engine.interrupted = False
         top = engine.next_wakeup()
         if top is not None and top <= now_ps:
-            if clock.dilation and not self._resting:
-                self.counters.largest_lateness_ps = max(self.counters.largest_lateness_ps, now_ps - top)
-                self.meter.late(int((now_ps - top) * clock.dilation / 1000))
+            late_ps = now_ps - engine.first_due_ps(self._hold_ps)
+            if late_ps >= 0 and clock.dilation and not self._resting:
+                self.counters.largest_lateness_ps = max(self.counters.largest_lateness_ps, late_ps)
+                self.meter.late(int(late_ps * clock.dilation / 1000))
             engine.emit_until(now_ps)
             if self._lone_links and self.page is not None and clock.dilation:
                 engine.run_promised(min(now_ps, self._floor_ps()), self._lone_links)

@@ -27,7 +27,7 @@ from emu.drivers.injector import Injector
 from emu.errors import EmuError, PeerLost
 from emu.fabric.aggregator import Aggregator
 from emu.fabric.capacity import WORK_PER_BYTE
-from emu.fabric.counters import AdapterStatistics, IntakeStatistics, QueueStatistics, delay_counts
+from emu.fabric.counters import AdapterStatistics, DelayCounts, IntakeStatistics, QueueStatistics
 from emu.fabric.device import endpoint
 from emu.fabric.endpoint import Endpoint
 from emu.fabric.frame import Frame
@@ -35,6 +35,7 @@ from emu.fabric.link import LinkMachine, LinkStatistics
 from emu.fabric.pace import Pace
 from emu.fabric.recorder import Recorder
 from emu.impairments.base import BaseImpairment
+from emu.telemetry.scrapes import Scraper
 from emu.topologies.graph import Topology
 from emu.topologies.tiers import link_tiers
 from emu.units import format_time
@@ -78,11 +79,11 @@ class Engine:
         self._n_links = len(topology.links)
         self._submissions = self._n_links + len(self._addresses) ** 2
         self.calendar: list[tuple[int, int, int, Any]] = []
-        self.delays: dict[int, list[int]] = {}
-        """By tier of links, see :func:`emu.fabric.counters.delay_counts`."""
+        self.delays: dict[int, DelayCounts] = {}
+        """By tier of links."""
         self.links: dict[int, LinkMachine] = {
             index: LinkMachine(
-                link=link, index=index, seed=seed, impairments=impairments.get(index, ()), delays=self._delays_of(index)
+                link=link, index=index, seed=seed, impairments=impairments.get(index, ()), delay_counts=self._delays_of(index)
             )
             for index, link in enumerate(topology.links)
             if hosted is None or link.source in hosted
@@ -103,6 +104,7 @@ class Engine:
         """Where a list: (model time, payload) of each frame and hop, for those who predict the host's work."""
         self.recorder: Recorder | None = None
         """Where there is one, it is told what happens."""
+        self.scraper = Scraper(len(self.links))
         self._sequence = 0
         self._spread = topology.router.spread
         self._windows: dict[tuple[int, int], int] = {}
@@ -139,6 +141,8 @@ class Engine:
         """Handle every event up to and including ``limit_ps``, or until a rank's user code may go on (``interrupted``)."""
         calendar, step = self.calendar, self.step
         self.interrupted = False
+        if self.now_ps >= self.scraper.due_ps:
+            self.scraper.look(self)
         while calendar and calendar[0][0] <= limit_ps:
             step()
             if self.interrupted:
@@ -350,8 +354,8 @@ class Engine:
 
     # -- what is known ---------------------------------------------------------------------------
 
-    def _delays_of(self, link: int) -> list[int]:
-        return self.delays.setdefault(link_tiers(self.topology)[link], delay_counts())
+    def _delays_of(self, link: int) -> DelayCounts:
+        return self.delays.setdefault(link_tiers(self.topology)[link], DelayCounts())
 
     def hosted_ranks(self) -> tuple[int, ...]:
         return tuple(self.endpoints)

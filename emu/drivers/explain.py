@@ -11,6 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from emu.errors import CollectiveMismatch, Deadlock, EmuError, RankLeft, Stalled
+from emu.units import FOREVER_PS
+
+OUT_OF_TIME = f"model time would pass {FOREVER_PS} ps (53 days): shorten what is declared, delayed or slowed down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

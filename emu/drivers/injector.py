@@ -7,6 +7,7 @@ scheduled for that time gives the same run; only which packets a fault loses dep
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +18,7 @@ from emu.fabric.background import BackgroundFlow
 from emu.fabric.condition import Condition, Lateness
 from emu.fabric.endpoint import CHANNEL_STRIDE, Endpoint
 from emu.fabric.pace import Limit, Pace
-from emu.faults.ranks import Killed, Late, SlowCompute, SlowReceiver, Stopped
+from emu.faults.ranks import Killed, Late, Skips, SlowCompute, SlowReceiver, Stopped
 from emu.faults.spec import Injection
 from emu.faults.traffic import Background
 from emu.faults.window import During
@@ -111,6 +112,8 @@ class Injector:
             condition.stop(number, begin_ps, begin_ps + fault.for_ps)
         elif isinstance(fault, Late):
             condition.delay(Lateness(number, begin_ps, end_ps, fault.by_ps, fault.count))
+        elif isinstance(fault, Skips):
+            condition.delay(Lateness(number, begin_ps, end_ps, None, fault.count))
         elif isinstance(fault, Killed):
             condition.kill(begin_ps)
         return begin_ps
@@ -118,10 +121,11 @@ class Injector:
     def _flow(self, injection: Injection, fault: Background, begin_ps: int) -> BackgroundFlow:
         engine, topology = self._engine, self._engine.topology
         endpoint = engine.endpoints[injection.rank]
-        path = endpoint.network.path(injection.rank, injection.peer, 0)
-        size = fault.message_bytes
-        links = [topology.links[link] for link in path]
-        line_ps = max(duration_ps(link.wire_bytes(size), link.rate_bps) for link in links)
+        network, size = endpoint.network, fault.message_bytes
+        lanes = range(network.spread())
+        uses = Counter(link for lane in lanes for link in network.path(injection.rank, injection.peer, lane))
+        shared = [(n, topology.links[link]) for link, n in uses.items()]
+        line_ps = -(-max(n * duration_ps(link.wire_bytes(size), link.rate_bps) for n, link in shared) // len(lanes))
         n = topology.n_ranks
         flow = BackgroundFlow(
             number=injection.number,
@@ -132,7 +136,7 @@ class Injector:
             interval_ps=line_ps if fault.rate_bps is None else duration_ps(size, fault.rate_bps),
             begin_ps=begin_ps,
             end_ps=injection.end_ps(begin_ps),
-            network=endpoint.network,
+            network=network,
             payload=np.zeros(size, dtype=np.uint8) if self._payload else None,
         )
         endpoint.flows[flow.communicator] = flow

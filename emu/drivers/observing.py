@@ -1,7 +1,7 @@
 """Observing: what a session's engines counted, as one observation, and as one report of congestion.
 
-Expectations are simulated on the fabric as configured, once for each kind of call, and remembered.  Calls that are no collective
-(sends and receives, ``alltoallv``, barriers) have none.
+Expectations are simulated on the fabric as configured, once for each kind of call, and remembered.  Calls whose bytes are each
+rank's own affair (sends and receives, ``alltoallv``) have none; a barrier's way is not compared with others.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from emu.drivers.choice import Chooser, predict_ps, simulated
 from emu.errors import EmuError, PeerLost
 from emu.telemetry.congestion import CongestionReport, collect
 from emu.telemetry.observation import Expected, Failure, HostSeen, Kind, LinkSeen, Observation, RankSeen
+from emu.telemetry.scrapes import joined
 from emu.telemetry.timing import Timing
 from emu.topologies.graph import Topology
 from emu.topologies.routing import with_seed
 
-UNFORESEEN: Final = frozenset({"send", "recv", "alltoallv", "barrier"})
-"""Calls without an expectation: what each rank sends is its own affair, or nothing."""
+UNFORESEEN: Final = frozenset({"send", "recv", "alltoallv"})
+"""Calls without an expectation: what each rank sends is its own affair."""
 MOST_COMPARED: Final = 128
 """Ranks up to which other algorithms are predicted too: beyond, that takes minutes."""
 
@@ -55,12 +56,13 @@ class Expectations:
         time_ps, engine = simulated(topology, *what, **how)
         counted = engine.link_statistics()
         best, best_ps = kind.algorithm, time_ps
-        if len(kind.members) <= MOST_COMPARED:
+        has_choice = kind.collective != "barrier"
+        if has_choice and len(kind.members) <= MOST_COMPARED:
             best = self._chooser.choose(kind.collective, kind.size_bytes, kind.members, kind.root, AUTO)
         if best != kind.algorithm:
             best_ps = predict_ps(topology, kind.collective, best, kind.size_bytes, kind.members, kind.root)
         in_order_ps = None
-        if list(topology.ranks) != sorted(topology.ranks):
+        if has_choice and list(topology.ranks) != sorted(topology.ranks):
             in_order_ps = predict_ps(replace(topology, ranks=tuple(sorted(topology.ranks))), *what)
         return Expected(
             kind=kind,
@@ -101,23 +103,34 @@ def observe(
     parts: Sequence[EngineCounters],
     expectations: Expectations,
     *,
+    model: int,
+    is_running: bool,
     seed: int,
     dilation: float,
     elapsed_ps: int,
     stopped_s: Mapping[str, float],
     failure: EmuError | None,
 ) -> Observation:
-    """Join what all engines counted."""
+    """Join what all engines counted.  ``model`` tells one from another, ``elapsed_ps`` is when the last run of it ended."""
     links = {link: counted for part in parts for link, counted in part.links.items()}
     intakes = {rank: counted for part in parts for rank, counted in part.intakes.items()}
     timings = tuple(sorted((one for part in parts for one in part.timings), key=lambda one: (one.completed_ps, one.rank)))
+    times_ps = [part.now_ps for part in parts]
+    if is_running:
+        elapsed_ps = max(times_ps, default=elapsed_ps)
     names = [node.name for node in topology.nodes]
     line_bps: dict[int, int] = {}
     for link in topology.links:
         line_bps[link.target] = max(line_bps.get(link.target, 0), link.rate_bps)
     return Observation(
         fabric=topology.name,
+        model=model,
+        is_running=is_running,
+        begin_ps=0,
         elapsed_ps=elapsed_ps,
+        skew_ps=max(times_ps) - min(times_ps) if is_running and times_ps else 0,
+        known_ps=max((part.known_ps for part in parts), default=0),
+        scraped=joined([part.scraped for part in parts if part.scraped is not None]),
         links=tuple(
             LinkSeen(
                 name=link.name,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from emu.collectives.call import PER_RANK, Call, auto_chunk_bytes, paced_chunk_bytes
+from emu.collectives.call import Call
 from emu.collectives.catalogue import schedule_for
 from emu.collectives.executor import Operation
 from emu.collectives.layout import layout_of
-from emu.collectives.program import compile_program, message_slots
+from emu.collectives.program import compile_program, message_slots, suited_chunk_bytes
 from emu.drivers.engine import Engine, ImpairmentTable
+from emu.drivers.explain import OUT_OF_TIME
 from emu.drivers.packet_engine import PacketEngine
-from emu.errors import EmuError
+from emu.errors import ConfigError, EmuError
 from emu.topologies.graph import Topology
 from emu.units import FOREVER_PS
 
@@ -42,10 +43,7 @@ def call_once(
     layout = layout_of(topology, members)
     schedule = schedule_for(collective, algorithm, n, root or 0, layout)
     if chunk_bytes is None:
-        size_bytes = count * itemsize
-        block_bytes = size_bytes if collective in PER_RANK else -(-size_bytes // schedule.n_blocks)
-        suits = paced_chunk_bytes(block_bytes) if schedule.is_paced else auto_chunk_bytes(block_bytes, *message_slots(schedule))
-        chunk_bytes = min(suits, engine.chunk_limit_bytes)
+        chunk_bytes = min(suited_chunk_bytes(schedule, count * itemsize), engine.chunk_limit_bytes)
     call = Call(
         collective=collective,
         count=count,
@@ -82,5 +80,7 @@ def call_once(
         engine.call_at(0, rank, partial(endpoint.start, operation))
     engine.run(FOREVER_PS)
     if min(completed_ps) < 0:
+        if engine.failure is None and engine.next_wakeup() is not None:
+            raise ConfigError(OUT_OF_TIME)
         raise engine.failure or EmuError(f"{call}: {completed_ps.count(-1)} ranks never complete it")
     return tuple(completed_ps), call, engine

@@ -19,6 +19,7 @@ from emu.drivers.engine import Engine
 from emu.drivers.placement import Placement
 from emu.errors import WireError
 from emu.fabric.frame import Frame
+from emu.units import FOREVER_PS
 from emu.wire import FRAME, HEADER_BYTES, Header, PacketHeader, pack, unpack
 
 _RECIPE_BYTES: Final = 4
@@ -71,6 +72,12 @@ class Paced(Engine):
     def next_departure_ps(self) -> int | None:
         """When the next frame that is decided already will leave, None when there is none."""
         return None
+
+    def first_due_ps(self, hold_ps: int) -> int:
+        """When the host must act at the latest: an event waits for ``hold_ps``, a frame for nothing."""
+        event_ps = self.calendar[0][0] + hold_ps if self.calendar else FOREVER_PS
+        leaves_ps = self.next_departure_ps()
+        return event_ps if leaves_ps is None else min(event_ps, leaves_ps)
 
     def emit_until(self, limit_ps: int) -> None:
         """Send what is decided and leaves by ``limit_ps``: that needs nobody's promise any more."""

@@ -99,7 +99,7 @@ class PacketEngine(Engine):
                     wire=self,
                     seed=seed,
                     impairments=impairments.get(index, ()),
-                    delays=self._delays_of(index),
+                    delay_counts=self._delays_of(index),
                 )
                 for index in out[node]
             }

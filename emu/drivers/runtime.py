@@ -318,6 +318,8 @@ class Runtime:
 
     def _finished(self, world_rank: int, operation: Operation, now_ps: int) -> None:
         self._open[world_rank].pop(operation.key, None)
+        if now_ps >= self.engine.scraper.due_ps:
+            self.engine.scraper.look(self.engine)
         seen_ns = wall_ns()
         due_ns = seen_ns if self.due_ns is None else self.due_ns(now_ps)
         self._reach(now_ps)

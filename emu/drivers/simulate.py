@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from emu.drivers.command import Command
 from emu.drivers.engine import Engine, ImpairmentTable
-from emu.drivers.explain import explain, unreceived
+from emu.drivers.explain import OUT_OF_TIME, explain, unreceived
 from emu.drivers.packet_engine import PacketEngine
 from emu.drivers.runtime import Runtime
 from emu.errors import ConfigError, EmuError
@@ -155,9 +155,7 @@ class Simulation:
         failure: EmuError | None = runtime.first_failure() or self.engine.failure
         next_ps = self.engine.next_wakeup()
         if failure is None and next_ps is not None and next_ps > FOREVER_PS:
-            return ConfigError(
-                f"model time would pass {FOREVER_PS} ps (53 days): shorten what is declared, delayed or slowed down"
-            )
+            return ConfigError(OUT_OF_TIME)
         if failure is None and isinstance(self.engine, PacketEngine) and (next_ps is None or self.engine.is_stuck):
             failure = self.engine.deadlock()
         if failure is None and (runtime.suspicion is not None or (not over and next_ps is None)):

@@ -1,9 +1,11 @@
 """Background: traffic of nobody's collective, from one endpoint to another, that shares links and queues with the rest.
 
-Law: a message is sent every ``interval_ps`` while its source's rank is in a run; later where the one before has not left yet or
-a connection's window is out, and no two come closer together to make up for that.  So what is on its way is bounded.
+Law: a message is sent every ``interval_ps`` while its source's rank is in a run; later where the one before it on its lane has
+not left yet or a connection's window is out, and no two come closer together to make up for that.  So what is on its way is
+bounded.
 
-A message is one chunk.  Its communicator is a number that no collective has, ``FIRST_COMMUNICATOR`` and its own.
+A message is one chunk.  They are dealt over the lanes of equal routes in turn, as a collective's chunks are.  Its communicator
+is a number that no collective has, ``FIRST_COMMUNICATOR`` and its own.
 It is told when its rank's run begins and ends, so that a run comes to rest.
 """
 
@@ -23,6 +25,7 @@ class Network(Protocol):
 
     def inject(self, frame: Frame, now_ps: int) -> int | None: ...
     def path(self, source_rank: int, target_rank: int, route_flow: int) -> tuple[int, ...]: ...
+    def spread(self) -> int: ...
     def window_bytes(self, source_rank: int, target_rank: int) -> int: ...
     def call_at(self, time_ps: int, rank: int, action: Any) -> None: ...
     def cancel(self, action: Any, after_ps: int) -> None:
@@ -58,6 +61,8 @@ class BackgroundFlow:
         self._network = network
         self._payload = payload
         self._connection = Connection(network.window_bytes(source_rank, target_rank))
+        self._left_ps = [0] * network.spread()
+        """By lane, when its last message has left."""
         self._next_ps = begin_ps
         self._idle_since_ps: int | None = 0
         self._waits = False
@@ -101,12 +106,13 @@ class BackgroundFlow:
         if not self._connection.has_room(self.message_bytes):
             self._waits = True
             return
+        lane = self.n_messages % len(self._left_ps)
         frame = Frame(
-            self._network.path(self.source_rank, self.target_rank, 0),
+            self._network.path(self.source_rank, self.target_rank, lane),
             source_rank=self.source_rank,
             target_rank=self.target_rank,
             flow=self._flow,
-            route_flow=0,
+            route_flow=lane,
             payload_bytes=self.message_bytes,
             head_ps=now_ps,
             communicator=self.communicator,
@@ -117,6 +123,6 @@ class BackgroundFlow:
         )
         self._connection.outstanding_bytes += self.message_bytes
         self.n_messages += 1
-        left_ps = self._network.inject(frame, now_ps)
-        self._next_ps = max(now_ps + self.interval_ps, left_ps or 0)
+        self._left_ps[lane] = self._network.inject(frame, now_ps) or 0
+        self._next_ps = max(now_ps + self.interval_ps, self._left_ps[self.n_messages % len(self._left_ps)])
         self._arm()

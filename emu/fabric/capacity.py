@@ -50,7 +50,7 @@ class Capacity:
 
     __slots__ = (
         "_begin_ps", "_denominator", "_impairments", "_link", "_numerator", "_outage_end_ps", "_plane_rates", "_reserved",
-        "_until_ps", "down_ps", "index", "n_outages", "plane_work",
+        "_until_ps", "down_ps", "idle_ps", "index", "n_outages", "plane_work",
     )  # fmt: skip
 
     def __init__(self, *, link: Link, index: int, impairments: Seeded) -> None:
@@ -59,6 +59,7 @@ class Capacity:
         """How much of the last :meth:`finish` the rate was 0."""
         self.n_outages = 0
         """Stretches without any rate that something to send has met."""
+        self.idle_ps = 0
         self._outage_end_ps = 0
         self.plane_work = [Fraction(0) for _ in link.planes_bps]
         self._link = link
@@ -180,8 +181,10 @@ class Capacity:
         """When ``n_bytes`` are paid for that arrive evenly, ``first_bytes`` by ``head_ps`` and all by ``tail_ps``.
 
         At each step of the rate the bytes not yet sent are those not yet arrived or not yet served,
-        and they have only the rates after it.  Without a step this is :meth:`finish`.
+        and they have only the rates after it.  Without a step this is :meth:`finish`.  ``idle_ps`` is then for how long the wire
+        had nothing to send.
         """
+        self.idle_ps = 0
         sent = 0
         time_ps = start_ps
         down_ps = 0
@@ -195,7 +198,10 @@ class Capacity:
             arriving_bytes = n_bytes - first_bytes
             arrived = first_bytes * WORK_PER_BYTE
             arrived += arriving_bytes * WORK_PER_BYTE * max(0, until_ps - head_ps) // (tail_ps - head_ps)
-            sent = min(arrived, sent + numerator * (until_ps - time_ps) // denominator)
+            offered = sent + numerator * (until_ps - time_ps) // denominator
+            sent = min(arrived, offered)
+            if numerator:
+                self.idle_ps += (offered - sent) * denominator // numerator
             time_ps = until_ps
         end_ps = self._finish_work(time_ps, total - sent)
         self.down_ps += down_ps

@@ -15,13 +15,21 @@ from emu.units import FOREVER_PS
 
 @dataclass(slots=True)
 class Lateness:
-    """Calls from ``begin_ps`` to ``end_ps`` begin ``by_ps`` late; ``n_left`` of them, None is all."""
+    """Calls from ``begin_ps`` to ``end_ps`` begin ``by_ps`` late, or are left out (None); ``n_left`` of them, None is all."""
 
     number: int
     begin_ps: int
     end_ps: int | None
-    by_ps: int
+    by_ps: int | None
     n_left: int | None
+
+    def hits(self, now_ps: int) -> bool:
+        """Whether it hits a call now.  Asked once for each call."""
+        if self.n_left == 0 or now_ps < self.begin_ps or (self.end_ps is not None and now_ps >= self.end_ps):
+            return False
+        if self.n_left is not None:
+            self.n_left -= 1
+        return True
 
 
 class Condition:
@@ -48,7 +56,7 @@ class Condition:
         self._stops.limit(Limit(number=number, begin_ps=begin_ps, end_ps=end_ps, rate=0))
 
     def delay(self, lateness: Lateness) -> None:
-        """Its calls begin late."""
+        """Its calls begin late, or are left out."""
         self.is_well = False
         self._latenesses.append(lateness)
 
@@ -72,11 +80,8 @@ class Condition:
 
     def begins_ps(self, now_ps: int) -> int:
         """When a call begins that could begin now.  Asked once for each call."""
-        by_ps = 0
-        for lateness in self._latenesses:
-            holds = lateness.begin_ps <= now_ps and (lateness.end_ps is None or now_ps < lateness.end_ps)
-            if holds and lateness.n_left != 0:
-                by_ps += lateness.by_ps
-                if lateness.n_left is not None:
-                    lateness.n_left -= 1
-        return now_ps + by_ps
+        return now_ps + sum(one.by_ps for one in self._latenesses if one.by_ps is not None and one.hits(now_ps))
+
+    def skips(self, now_ps: int) -> bool:
+        """Whether a call that would be made now is left out.  Asked once for each call, by the user's thread."""
+        return any(one.by_ps is None and one.hits(now_ps) for one in self._latenesses)

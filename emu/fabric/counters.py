@@ -34,7 +34,9 @@ class QueueStatistics:
     """Payload of what did not fit."""
     trimmed_packets: int
     watchdog_events: int
-    """Storms that the watchdog detected."""
+    """Storms that the watchdog detected,"""
+    watchdog_restorations: int
+    """and those of them that are over."""
     watchdog_packets: int
     """Packets that the watchdog dropped."""
     peak_queue_bytes: int
@@ -76,10 +78,34 @@ class IntakeStatistics:
     """Time for which something lay there and nothing at all was taken in."""
 
 
-def delay_counts() -> list[int]:
-    """Where the delays of links are counted, from a frame's head here to its head at the far end: how many have so many bits in
-    ps, and last their sum."""
-    return [0] * 65
+_SLOTS = 193
+"""A link's delay may be beyond the 62 bits that model time ends at, on the slowest of links; the run then says so."""
+
+
+class DelayCounts:
+    """Delays of links, from a frame's head here to its head at the far end, and by how much each was longer than the least that
+    the link takes: the wait for the wire, and what impairments add (packet delay variation, RFC 5481, 4.2).
+
+    Each a list: how many have so many bits in ps, and last their sum.
+    """
+
+    __slots__ = ("delays", "variations")
+
+    def __init__(self) -> None:
+        self.delays = [0] * _SLOTS
+        self.variations = [0] * _SLOTS
+
+    def count(self, delay_ps: int, least_ps: int) -> None:
+        """A frame took ``delay_ps``, and alone on the link without impairments takes ``least_ps``."""
+        delays, variations = self.delays, self.variations
+        delays[delay_ps.bit_length()] += 1
+        delays[-1] += delay_ps
+        if delay_ps > least_ps:
+            longer_ps = delay_ps - least_ps
+            variations[longer_ps.bit_length()] += 1
+            variations[-1] += longer_ps
+        else:
+            variations[0] += 1
 
 
 class PortCounters:
@@ -88,6 +114,7 @@ class PortCounters:
     __slots__ = (
         "dropped_bytes", "dropped_packets", "marked", "packets", "pause_frames", "pause_ps", "pause_transitions",
         "payload_bytes", "peak_queue_bytes", "trimmed", "wait_ps", "watchdog_events", "watchdog_packets",
+        "watchdog_restorations",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -102,6 +129,7 @@ class PortCounters:
         self.dropped_bytes = 0
         self.trimmed = 0
         self.watchdog_events = 0
+        self.watchdog_restorations = 0
         self.watchdog_packets = 0
         self.peak_queue_bytes = 0
 
@@ -126,6 +154,7 @@ def summed(
         dropped_bytes=sum(c.dropped_bytes for c in lanes),
         trimmed_packets=sum(c.trimmed for c in lanes),
         watchdog_events=sum(c.watchdog_events for c in lanes),
+        watchdog_restorations=sum(c.watchdog_restorations for c in lanes),
         watchdog_packets=sum(c.watchdog_packets for c in lanes),
         peak_queue_bytes=max(c.peak_queue_bytes for c in lanes),
     )

@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from emu.collectives.executor import Operation
-from emu.collectives.reduce import Array
+from emu.collectives.executor import Operation, Values
 from emu.fabric.account import CREDIT, ENDPOINT
 from emu.fabric.background import FIRST_COMMUNICATOR, BackgroundFlow
 from emu.fabric.capacity import WORK_PER_BYTE
@@ -102,7 +101,7 @@ class Endpoint:
         return len(self.network.path(self.rank, peer, 0))
 
     def send(
-        self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, values: list[Array] | None, now_ps: int
+        self, operation: Operation, peer: int, message: int, chunk: int, block: int, n_bytes: int, values: Values, now_ps: int
     ) -> None:
         """Inject a chunk, or hold it until the window has room."""
         rank = self.rank
@@ -136,6 +135,10 @@ class Endpoint:
             frame.recipe = operation.recipe
         if self.network.recorder is not None:
             self.network.recorder.ask(frame, operation.trigger, now_ps)
+        self._ask(frame, operation, connection, block, now_ps)
+
+    def _ask(self, frame: Frame, operation: Operation, connection: Connection, block: int, now_ps: int) -> None:
+        """An operation wants a chunk of this block on its way: at once here, see :mod:`emu.fabric.device`."""
         self._offer(frame, operation, connection, now_ps)
 
     def _offer(self, frame: Frame, operation: Operation, connection: Connection, now_ps: int) -> None:
@@ -153,7 +156,7 @@ class Endpoint:
         elif left_ps > operation.left_ps:
             operation.leaves(frame, left_ps)
 
-    def worked(self, operation: Operation, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
+    def worked(self, operation: Operation, chunk: int, block: int, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None:
         """A step wrote to the rank's own memory, or reduced: at no cost here, see :mod:`emu.fabric.device`."""
 
     def credit(self, key: ConnectionKey, n_bytes: int, now_ps: int) -> None:

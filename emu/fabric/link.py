@@ -41,15 +41,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from emu.errors import ConfigError
 from emu.fabric.account import QUEUEING, RETRANSMISSION, SERIALISATION
 from emu.fabric.capacity import WORK_PER_BYTE, apportion
-from emu.fabric.counters import delay_counts
+from emu.fabric.counters import DelayCounts
 from emu.fabric.frame import Frame
 from emu.fabric.impairable import Impairable
 from emu.impairments.base import BaseImpairment, FrameKey
 from emu.topologies.graph import Link
 
 _MAX_CACHED_SIZES = 4096
+_MOST_TIMES_LOST = 1000
+"""Of one packet, running; chance would not do that to a packet that it loses every second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +100,8 @@ class LinkMachine(Impairable):
         "_run_flow",
         "_solid_ps",
         "busy_ps",
+        "delay_counts",
         "delayed_ps",
-        "delays",
         "frames",
         "free_ps",
         "index",
@@ -119,10 +122,10 @@ class LinkMachine(Impairable):
         index: int,
         seed: int,
         impairments: tuple[tuple[BaseImpairment, int | None], ...] = (),
-        delays: list[int] | None = None,
+        delay_counts: DelayCounts | None = None,
     ) -> None:
-        """``impairments``: (impairment, plane or None), as :func:`emu.impairments.spec.resolve` gives them; ``delays``: where
-        delays are counted, see :func:`emu.fabric.counters.delay_counts`."""
+        """``impairments``: (impairment, plane or None), as :func:`emu.impairments.spec.resolve` gives them; ``delay_counts``:
+        where delays are counted."""
         self.link = link
         self.index = index
         self.seed = seed
@@ -137,7 +140,7 @@ class LinkMachine(Impairable):
         self.queued_ps = 0
         self.delayed_ps = 0
         self.stalled_ps = 0
-        self.delays = delay_counts() if delays is None else delays
+        self.delay_counts = DelayCounts() if delay_counts is None else delay_counts
         super().__init__(link=link, index=index, seed=seed, impairments=impairments)
         self._latency_ps = link.latency_ps
         self._full_bytes = link.mtu_bytes + link.header_bytes
@@ -159,7 +162,7 @@ class LinkMachine(Impairable):
         """Decide the way of ``frame``, whose head is at the link's input at ``now_ps`` and its tail at ``tail_ps``.
 
         Sets ``head_ps`` and ``tail_ps`` to the times due at the far end.  Returns when its first
-        byte leaves.  Raises ConfigError if an impairment keeps the link down for ever.
+        byte leaves.  Raises ConfigError if an impairment keeps the link down, or loses a packet, for ever.
         """
         if not self._is_plain:
             return self._receive_impaired(frame, now_ps)
@@ -198,9 +201,7 @@ class LinkMachine(Impairable):
                 self._run_flow, self._run_begin_ps = frame.flow, start_ps
         frame.head_ps = head_ps = head_ps + self._latency_ps
         frame.tail_ps = end_ps + self._latency_ps
-        delay_ps, delays = head_ps - now_ps, self.delays
-        delays[delay_ps.bit_length()] += 1
-        delays[-1] += delay_ps
+        self.delay_counts.count(head_ps - now_ps, first_ps + self._latency_ps)
         self.frames += 1
         self.payload_bytes += size_bytes
         self.wire_bytes += wire_bytes
@@ -294,12 +295,13 @@ class LinkMachine(Impairable):
         first_ps = capacity.finish(start_ps, first_bytes) - start_ps
         end_ps = capacity.finish(start_ps, wire_bytes)
         down_ps = capacity.down_ps
+        idle_ps = 0
         leave_ps = start_ps
         pass_end_ps = end_ps
         is_sparse = tail_in_ps - now_ps > end_ps - start_ps - first_ps
         if is_sparse:
             end_ps = capacity.finish_arriving(start_ps, wire_bytes, first_bytes, now_ps, tail_in_ps)
-            down_ps = capacity.down_ps
+            down_ps, idle_ps = capacity.down_ps, capacity.idle_ps
             leave_ps = capacity.available(max(now_ps, self._solid_ps, ready_ps))
             pass_end_ps = max(end_ps, capacity.finish(capacity.available(tail_in_ps), first_bytes))
         turn_leave_ps = capacity.available(turn_ps) if waits else leave_ps
@@ -313,7 +315,7 @@ class LinkMachine(Impairable):
         self.delayed_ps += delay_ps
 
         self.stalled_ps += down_ps
-        self._count(start_ps, end_ps, down_ps)
+        self._count(start_ps, end_ps, down_ps + idle_ps)
         tail_ps = pass_end_ps
         if self._losses:
             arrival_ps = tail_in_ps - now_ps if is_sparse else 0
@@ -341,8 +343,7 @@ class LinkMachine(Impairable):
 
         frame.head_ps = head_ps + self._latency_ps
         frame.tail_ps = tail_ps + self._latency_ps
-        self.delays[(frame.head_ps - now_ps).bit_length()] += 1
-        self.delays[-1] += frame.head_ps - now_ps
+        self.delay_counts.count(frame.head_ps - now_ps, self._cost(frame.payload_bytes)[2] + self._latency_ps)
         self.frames += 1
         self.payload_bytes += frame.payload_bytes
         self.wire_bytes += wire_bytes
@@ -369,8 +370,9 @@ class LinkMachine(Impairable):
         if frame.flow != self._run_flow:
             self._run_flow, self._run_begin_ps = frame.flow, now_ps + queued_ps
 
-    def _count(self, start_ps: int, end_ps: int, down_ps: int) -> None:
-        self.busy_ps += end_ps - start_ps - down_ps
+    def _count(self, start_ps: int, end_ps: int, free_ps: int) -> None:
+        """Something took the wire from ``start_ps`` to ``end_ps``, but for ``free_ps`` of that."""
+        self.busy_ps += end_ps - start_ps - free_ps
         if self.link.planes_bps:
             self._capacity.count_planes(start_ps, end_ps)
 
@@ -393,7 +395,7 @@ class LinkMachine(Impairable):
         n_packets = self._packets_of(frame.payload_bytes)
         begin = self._flow_packets.get(frame.flow, 0)
         self._flow_packets[frame.flow] = begin + n_packets
-        attempt = 0
+        attempt = times_lost = 0
         going_back_to = 0
         while True:
             lost, timeout_ps = self._first_lost(key, begin + going_back_to, begin + n_packets, attempt, start_ps)
@@ -411,6 +413,12 @@ class LinkMachine(Impairable):
                 gone_ps = max(gone_ps, tail_in_ps - arrival_ps * (n_packets - 1 - lost) // n_packets + first_ps)
             self.lost_packets += 1
             attempt += 1
+            times_lost = times_lost + 1 if lost == going_back_to else 1
+            if times_lost > _MOST_TIMES_LOST:
+                raise ConfigError(
+                    f"link {self.link.name} lost packet {begin + lost} of a flow {_MOST_TIMES_LOST} times running;"
+                    " let its impairments pass it in the end, or for a link that is down use flap"
+                )
             going_back_to = lost
             resent_bytes = frame.payload_bytes - lost * mtu_bytes + (n_packets - lost) * header_bytes
             start_ps = capacity.available(max(gone_ps + timeout_ps, end_ps))

@@ -125,6 +125,7 @@ class Pausing:
                 quiet_ps = now_ps - self._quiet_since_ps[queue]
                 if self._told_since_ps[queue] < 0 and quiet_ps >= watchdog.restoration_ps:
                     self.in_storm[queue] = False
+                    self._counters[queue].watchdog_restorations += 1
             elif since_ps >= 0 and now_ps - since_ps >= watchdog.detection_ps:
                 self.in_storm[queue] = True
                 self._counters[queue].watchdog_events += 1

@@ -33,7 +33,7 @@ from typing import Final, Protocol
 from emu.fabric.account import RETRANSMISSION, SERIALISATION
 from emu.fabric.blocking import Blocking
 from emu.fabric.capacity import WORK_PER_BYTE
-from emu.fabric.counters import PortCounters, QueueStatistics, delay_counts, summed
+from emu.fabric.counters import DelayCounts, PortCounters, QueueStatistics, summed
 from emu.fabric.impairable import Impairable
 from emu.fabric.link import LinkStatistics
 from emu.fabric.packet import Packet
@@ -94,9 +94,9 @@ class Port(Impairable):
         seed: int,
         impairments: tuple[tuple[BaseImpairment, int | None], ...] = (),
         release: Callable[[int, int, int, int], None] | None = None,
-        delays: list[int] | None = None,
+        delay_counts: DelayCounts | None = None,
     ) -> None:
-        """``delays``: where delays are counted, see :func:`emu.fabric.counters.delay_counts`;
+        """``delay_counts``: where delays are counted;
         ``release``: told (ingress link, queue held, bytes held, time) when a forwarded packet's last byte has left."""
         self.link = link
         self.index = index
@@ -128,7 +128,7 @@ class Port(Impairable):
         self.wire_bytes = 0
         self.busy_ps = 0
         self.queued_ps = 0
-        self.delays = delay_counts() if delays is None else delays
+        self.delay_counts = DelayCounts() if delay_counts is None else delay_counts
         self.delayed_ps = 0
         self.stalled_ps = 0
         self.lost_packets = 0
@@ -276,9 +276,7 @@ class Port(Impairable):
             self.free_ps = end_ps = now_ps + duration_ps
             packet.head_ps = now_ps + first_ps + latency_ps
             packet.tail_ps = end_ps + latency_ps
-            delay_ps, delays = waited_ps + first_ps + latency_ps, self.delays
-            delays[delay_ps.bit_length()] += 1
-            delays[-1] += delay_ps
+            self.delay_counts.count(waited_ps + first_ps + latency_ps, first_ps + latency_ps)
             self._leaving = packet.ingress, packet.held_queue, packet.held_bytes
             self._arm(end_ps)
             self.wire.transmit(packet, self.index)
@@ -354,8 +352,8 @@ class Port(Impairable):
         packet.account[RETRANSMISSION] += end_ps - pass_end_ps
         # A delay may not let a packet overtake: its head comes after the tail before it.
         head_ps = max(first_ps + delay_ps + link.latency_ps, self._last_tail_ps + 1)
-        self.delays[(head_ps - packet.head_ps).bit_length()] += 1
-        self.delays[-1] += head_ps - packet.head_ps
+        least_ps = self.cost(packet.payload_bytes, packet.trimmed)[2] + link.latency_ps
+        self.delay_counts.count(head_ps - packet.head_ps, least_ps)
         packet.head_ps = head_ps
         packet.tail_ps = self._last_tail_ps = max(end_ps + delay_ps + link.latency_ps, packet.head_ps)
         self.wire.transmit(packet, self.index)

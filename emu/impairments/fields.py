@@ -8,12 +8,13 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from emu.parameters import TimePs
+from emu.units import parse_number
 
 
 def parse_share(value: object) -> Fraction:
     """``"0.5"``, ``"1/4"`` or a number -> the exact fraction, more than 0 and at most 1.  Raises ValueError."""
     try:
-        share = Fraction(str(value).strip())
+        share = parse_number(str(value).strip())
     except (ValueError, ZeroDivisionError):
         raise ValueError(f"{value!r} is not a number; write a share of the rate such as 0.5 or 1/4") from None
     if not 0 < share <= 1:

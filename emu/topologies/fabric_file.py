@@ -67,6 +67,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from emu.errors import ConfigError, fault
 from emu.parameters import (
+    Name,
+    OneLine,
     Planes,
     PositiveBytes,
     RateBps,
@@ -116,9 +118,9 @@ class _Entry(BaseModel):
 class File(_Entry):
     """A fabric file, its entries not looked at yet."""
 
-    description: str = ""
-    calibration: str = ""
-    family: str = ""
+    description: OneLine = ""
+    calibration: OneLine = ""
+    family: OneLine = ""
     nesting: Shape | None = None
     topology: dict[str, object] = {}
     nodes: tuple[dict[str, object], ...] = ()
@@ -142,7 +144,7 @@ class File(_Entry):
 
 
 class _NodeEntry(_Entry):
-    name: str = Field(min_length=1)
+    name: Name
     kind: NodeKind
     drain_rate: RateBps | None = None
     host: str = ""
@@ -159,7 +161,7 @@ class _LinkEntry(_Entry):
     header: SizeBytes = 0
     planes: Planes = (1,)
     window: PositiveBytes | None = None
-    suffix: str = ""
+    suffix: OneLine = ""
 
     @model_validator(mode="after")
     def _has_ends(self) -> Self:
@@ -230,10 +232,10 @@ def read_file(path: Traversable, where: str) -> File:
     """A fabric file's tables, before anything is built.  Raises ConfigError."""
     try:
         content: Mapping[str, object] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where}: not TOML: {error}; text is quoted, for example rate = '50GB/s'") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: cannot be read: {error}; give a fabric's name or a TOML file") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not TOML: {error}; text is quoted, for example rate = '50GB/s'") from None
     return validate(File, content, where=where)
 
 

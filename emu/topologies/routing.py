@@ -44,7 +44,7 @@ def map_ranks(topology: Topology, spec: str | None, seed: int = 0) -> Topology:
     for entry in entries:
         node = by_name.get(entry)
         if node is None and entry.isascii() and entry.isdigit():
-            if int(entry) >= len(accelerators):
+            if len(entry) > 9 or int(entry) >= len(accelerators):
                 raise ConfigError(f"map: there is no accelerator number {entry}; use 0 to {len(accelerators) - 1}")
             node = accelerators[int(entry)]
         if node is None:

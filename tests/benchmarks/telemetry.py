@@ -20,7 +20,7 @@ import psutil
 from results import Row, parser, show, spread
 
 import emu
-from emu.fabric.counters import delay_counts
+from emu.fabric.counters import DelayCounts
 
 N_RANKS = 4
 SCRAPE_S = 1.0
@@ -68,9 +68,8 @@ def per_hop_us(session: emu.Session, n_bytes: int, n_calls: int, scraped: list[i
 
 def count_ns() -> float:
     """Counting one delay, less an empty loop."""
-    delays = delay_counts()
-    names = {"delays": delays, "now_ps": 5, "head_ps": 2_000_005}
-    counting = "d = head_ps - now_ps; delays[d.bit_length()] += 1; delays[-1] += d"
+    names = {"counts": DelayCounts(), "now_ps": 5, "head_ps": 2_000_005, "first_ps": 1_000, "latency_ps": 1_000_000}
+    counting = "counts.count(head_ps - now_ps, first_ps + latency_ps)"
     return (min(repeat(counting, number=10**6, globals=names)) - min(repeat("pass", number=10**6))) * 1e3
 
 

@@ -148,7 +148,7 @@ def free_port() -> int:
 def configured(place: Path) -> Path:
     """The project's own configuration, but for more scrapes and evaluations."""
     written = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
-    written["global"] = {"scrape_interval": "2s", "scrape_timeout": "2s"}
+    written["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s"}
     written["scrape_configs"][0]["file_sd_configs"][0]["refresh_interval"] = "1s"
     (place / "rules").mkdir()
     for path in (ROOT / "deploy" / "prometheus" / "rules").iterdir():

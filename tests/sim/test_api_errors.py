@@ -446,7 +446,7 @@ def test_numpy_integers_are_integers() -> None:
     "impairments",
     [
         ("a0->s0=flap,down=10us,up=10us", "a0->s0=flap,down=10us,up=10us,start=0us"),
-        ("*=latency,added=5000000s",),
+        ("*=latency,added=3e6s",),
     ],
 )
 def test_a_link_that_never_delivers_is_an_error(impairments: tuple[str, ...]) -> None:
@@ -456,3 +456,16 @@ def test_a_link_that_never_delivers_is_an_error(impairments: tuple[str, ...]) ->
         pytest.raises(EmuError),
     ):
         opened.run(lambda rank: rank.comm.barrier().completed_ps)
+
+
+@pytest.mark.parametrize(
+    ("rate", "impairments", "n_elements"), [("1bit/s", (), 16 << 20), ("1GB/s", ("*=throttle,factor=1e-30",), 256)]
+)
+def test_a_link_too_slow_for_the_clock_is_an_error(rate: str, impairments: tuple[str, ...], n_elements: int) -> None:
+    """A delay far beyond the clock's range is counted nowhere wrong: the run ends with the range."""
+    settings = {"ranks": "2", "rate": rate}
+    with (
+        Session("star", settings=settings, driver="simulate", impairments=impairments, payload=False) as opened,
+        pytest.raises(ConfigError, match=r"model time would pass .* \(53 days\)"),
+    ):
+        opened.run(lambda rank: rank.comm.all_reduce(np.zeros(n_elements, dtype=F32), algorithm="ring").completed_ps)

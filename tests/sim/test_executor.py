@@ -374,13 +374,17 @@ class Kept:
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
-    def send(self, operation: Operation, peer: int, message: int, chunk: int, n_bytes: int, values: Any, now_ps: int) -> None:
+    def send(
+        self, operation: Operation, peer: int, message: int, chunk: int, block: int, n_bytes: int, values: Any, now_ps: int
+    ) -> None:
         self.sent.append(values[0])
 
     def hops(self, peer: int) -> int:
         return 1
 
-    def worked(self, operation: Operation, copied_bytes: int, reduced_bytes: int, now_ps: int) -> None: ...
+    def worked(
+        self, operation: Operation, chunk: int, block: int, copied_bytes: int, reduced_bytes: int, now_ps: int
+    ) -> None: ...
 
     def consumed(self, frame: Frame, now_ps: int) -> None: ...
 

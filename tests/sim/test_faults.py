@@ -161,6 +161,19 @@ def test_background_traffic_halves_a_shared_link() -> None:
     assert time_ps("a2->a3=background")[0] == alone_ps
 
 
+def test_background_traffic_takes_all_equal_routes() -> None:
+    """On a torus its messages go both ways round to the opposite corner, as many over each, and fill both links of the source."""
+    settings = {"shape": "4x4", "rate": "1GB/s", "latency": "1us"}
+    fault = "a0->a10=background,message=64KiB"
+    with Session("torus", settings=settings, driver="simulate", payload=False, faults=(fault,)) as session:
+        session.run(lambda rank: rank.compute(us=10_000))
+        links = session.counters().links
+        came = [links[name].payload_bytes for name in links if name.endswith("->a10") and links[name].frames]
+        left = [links[name].busy_ps for name in links if name.startswith("a0->") and links[name].frames]
+    assert len(came) == 2 and min(came) > 0.9 * max(came)
+    assert len(left) == 2 and min(left) > 9_000 * US
+
+
 @pytest.mark.parametrize("switching", ["roce-pfc", "ultra-ethernet"])
 def test_background_traffic_queues_among_packets_too(switching: str) -> None:
     """On a fabric with switching it takes its share of a port, and its packets are in the link's counters."""

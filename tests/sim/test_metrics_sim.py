@@ -65,6 +65,29 @@ def test_what_is_exported_is_what_happened() -> None:
     assert 0 < busy_s < total(found, "emu_model_time_seconds_total") < busy_s + spent_s
 
 
+@pytest.mark.parametrize("settings", [{}, {"switching": "infiniband"}])
+def test_delay_varies_by_waits_and_by_what_impairments_add(settings: dict[str, str]) -> None:
+    """Every frame counts; without impairments what is added up is the wait for the wire, and 10 us more a frame on a link that
+    is 10 us longer than it should be."""
+
+    def incast(rank: Any) -> None:
+        rank.comm.gather(np.ones(1 << 16, dtype=np.float32), np.zeros(1 << 18, dtype=np.float32), root=0)
+
+    def variation_s(*impairments: str) -> tuple[float, float, int]:
+        common: dict[str, Any] = {"settings": {"ranks": "4", **settings}, "driver": "simulate", "impairments": impairments}
+        with Session("star", **common) as session:
+            session.run(incast)
+            found, counted = scraped(session), session.counters()
+        name = "emu_link_delay_variation_seconds"
+        assert total(found, f"{name}_count") == counted.frames
+        return total(found, f"{name}_sum"), total(found, "emu_link_queueing_seconds_total"), counted.links["a1->s0"].frames
+
+    varied_s, waited_s, _ = variation_s()
+    assert varied_s == pytest.approx(waited_s) and waited_s > 0
+    varied_s, waited_s, n_frames = variation_s("a1->s0=latency,added=10us")
+    assert varied_s == pytest.approx(waited_s + n_frames * 10e-6)
+
+
 @pytest.mark.parametrize("settings", [{}, {"switching": "roce-dcqcn"}, {"switching": "infiniband"}])
 def test_counters_go_on_over_the_runs_of_a_session(settings: dict[str, str]) -> None:
     """A begin makes the model anew, and no counter goes back; after the same run again all of them have doubled."""

@@ -20,7 +20,7 @@ from emu.errors import ConfigError
 from emu.fabric.account import CAUSES
 from emu.rank import Rank
 from emu.report.build import build, report
-from emu.report.figures import causes_by_rank, link_use, traffic
+from emu.report.figures import busbw, causes_by_rank, lateness, link_use, traffic
 from emu.report.page import Page
 from emu.report.source import Source, read
 from emu.report.timeline import chosen, timeline
@@ -145,6 +145,16 @@ def test_figures_add_up(record: RunRecord) -> None:
     assert {call.collective for call in slowest} == {"all_reduce"} and len(slowest) == 4
     drawn = sum(sum(bars.x) for bars in timeline(record, slowest).data)
     assert drawn == pytest.approx(sum(call.completed_ps - call.started_ps for call in slowest) / 1e6)
+
+
+def test_figures_name_sizes_alike_and_leave_room_for_buttons(record: RunRecord, files: tuple[Path, Path]) -> None:
+    """Bandwidth and lateness have the rows' sizes along the same axis; plotly's buttons, 30 pixels high, hide no cell."""
+    rows = json.loads(files[0].read_text())["report"]["results"]
+    for row in rows:
+        row["out_of_place"]["emu"]["late"] = row["in_place"]["emu"]["late"] = 0.001
+    axes = [draw(rows).layout.xaxis for draw in (busbw, lateness)]
+    assert [axis.ticktext for axis in axes] == [("1 KiB", "4 KiB")] * 2
+    assert link_use(record).layout.margin.t > 30
 
 
 def test_a_timeline_that_lacks_events_says_so(record: RunRecord) -> None:

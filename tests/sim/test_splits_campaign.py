@@ -149,6 +149,23 @@ REMOVALS = (
 )  # fmt: skip
 
 
+def test_another_path_that_is_nearly_as_long_limits_what_is_saved() -> None:
+    """Two blocks come to rank 0, one over a slow link and one over a long way: without serialisation the other is the last, so
+    that all but its latency is saved, which simulating it again on links that are fast shows within 5 %."""
+
+    def gather(rank: Any) -> None:
+        one_call(rank, "gather", 128 * KIB, algorithm="direct", chunk_bytes=128 * KIB)
+
+    impair = ("a1->s0=throttle,factor=0.1", "a2->s0=latency,added=60us")
+    found = recorded("star", gather, impair=impair, ranks=3, rate="100Gbit/s", latency="1us")
+    fast = recorded("star", gather, impair=impair, ranks=3, rate="100Tbit/s", latency="1us")
+    call = found.calls(0)[0]
+    saved_ps = found.saved_ps(call)[Cause.SERIALISATION]
+    assert saved_ps == duration_ps(call) - 61_000_000
+    assert saved_ps < found.split_ps(call)[Cause.SERIALISATION] / 2
+    assert duration_ps(call) - duration_ps(fast.calls(0)[0]) == pytest.approx(saved_ps, rel=0.05)
+
+
 def call_of(found: Attribution, rank: int | None) -> Any:
     return slowest(found) if rank is None else found.calls(rank)[-1]
 

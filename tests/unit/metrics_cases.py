@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from emu.fabric.account import CAUSES
-from emu.fabric.counters import AdapterStatistics, QueueStatistics, delay_counts
+from emu.fabric.counters import AdapterStatistics, DelayCounts, QueueStatistics
 from emu.fabric.link import LinkStatistics
 from emu.telemetry.calls import UNHEARD, Calls, Histogram, LastCall
 from emu.telemetry.catalogue import SIZE_CLASSES
@@ -28,7 +28,7 @@ def snapshot(topology: Topology, nodes: set[int], *, n: int = 1, calls: Calls | 
     links = [index for index, link in enumerate(topology.links) if link.source in nodes]
     switching = topology.switching
     classes = () if switching is None else switching.classes
-    delays = delay_counts()
+    delays = DelayCounts().delays
     delays[20], delays[-1] = n, n * 10**6
     values: dict[str, Any] = {
         "ranks": ranks,
@@ -38,6 +38,7 @@ def snapshot(topology: Topology, nodes: set[int], *, n: int = 1, calls: Calls | 
         "queue_bytes": {index: (0,) * len(classes) for index in links if classes},
         "adapters": {rank: counted(AdapterStatistics, "", n) for rank in ranks if classes},
         "delays": {1: list(delays), 2: list(delays)},
+        "variations": {1: list(delays), 2: list(delays)},
         "calls": Calls() if calls is None else calls,
         "lags": list(delays),
         "order_violations": n,

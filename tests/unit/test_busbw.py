@@ -12,9 +12,7 @@ from emu.collectives.busbw import (
     SHARED,
     WHOLE,
     Counts,
-    algbw_bytes,
     algbw_gb_per_s,
-    alltoallv_bytes,
     busbw_factor,
     busbw_gb_per_s,
     counts,
@@ -59,10 +57,10 @@ def test_whole_sizes_are_rounded_to_elements_only() -> None:
     n_ranks=st.integers(1, 400),
 )
 def test_size_is_what_the_larger_buffer_holds(collective: str, requested_bytes: int, dtype_bytes: int, n_ranks: int) -> None:
-    """The size never exceeds the request, misses less than 16 bytes per rank and one element, and is algbw's."""
+    """The size never exceeds the request, and misses less than 16 bytes per rank and one element."""
     row = counts(collective, requested_bytes, dtype_bytes, n_ranks)
     assert row.size_bytes == max(row.send_count, row.recv_count) * dtype_bytes
-    assert row.size_bytes == algbw_bytes(collective, row.count, dtype_bytes, n_ranks)
+    assert row.size_bytes == row.count * dtype_bytes * (1 if collective in WHOLE else n_ranks)
     assert 0 <= requested_bytes - row.size_bytes < 16 * n_ranks + dtype_bytes
     if collective in SHARED:
         assert row.count * dtype_bytes % 16 == 0
@@ -86,13 +84,6 @@ def test_nothing_in_no_time_is_no_bandwidth() -> None:
     """0 bytes or 0 time give 0, not an error."""
     assert algbw_gb_per_s(0, 0) == algbw_gb_per_s(0, 5) == algbw_gb_per_s(8, 0) == 0
     assert busbw_gb_per_s("all_reduce", 8, 1, 100) == 0
-
-
-def test_alltoallv_is_as_large_as_its_busiest_rank() -> None:
-    """The most that any rank sends or receives, its own share included."""
-    assert alltoallv_bytes([[1, 2], [3, 4]], 4) == 28
-    assert alltoallv_bytes([[0, 9], [0, 0]], 2) == 18
-    assert alltoallv_bytes([], 4) == 0
 
 
 def test_what_has_no_bandwidth_is_refused() -> None:

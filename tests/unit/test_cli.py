@@ -205,3 +205,10 @@ def test_help_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert "emu demo" in done.stdout
+
+
+def test_a_closed_stdout_is_one_line_and_exit_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Started with stdout closed (``>&-``), a command says so and does nothing: data would have nowhere to go."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["fabrics"]) == 1
+    assert capsys.readouterr().err == "emu: stdout is closed, and data goes there; redirect it to /dev/null instead\n"

@@ -232,9 +232,9 @@ def test_changes_are_settings(text: str, settings: tuple[tuple[str, str], ...]) 
 
 
 def test_only_out_of_place_is_run() -> None:
-    """One loop for each size, in one session for each preset."""
+    """One loop for each size, in one session for each preset, checked results or not."""
     opener = FakeOpener(counters_say=SEEN)
-    compared(opener=opener)
+    compared(replace(OPTIONS, check=True), opener=opener)
     assert [len(session.begun) for _, session in opener.sessions] == [2, 2]
 
 
@@ -305,7 +305,7 @@ def test_the_command_line_compares(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_column_is_explained_in_the_help() -> None:
     """Whatever head a table may have stands in the text below ``emu compare --help``."""
-    from emu.cli.app import COMPARE_COLUMNS
+    from emu.cli.bench import COMPARE_COLUMNS
 
     found = compare(OPTIONS, NAMES, Terminal(io.StringIO(), io.StringIO()), open_session=FakeOpener(), calibration=no_calibration)
     assert all(f"{head} - " in COMPARE_COLUMNS for head in columns(found))

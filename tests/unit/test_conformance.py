@@ -252,13 +252,15 @@ def test_a_delay_is_whole_and_within_its_bound(kind: str) -> None:
 
 @every_impairment
 def test_what_loses_waits_and_agrees_with_itself(kind: str) -> None:
-    """What loses waits before it sends again, and the first packet lost of many is the first that is lost."""
+    """What loses waits before it sends again, tells the first that is lost of many packets, and lets each through in the end."""
     impairment = example(kind)
     assert type(impairment.timeout_ps) is int and (impairment.timeout_ps > 0 or not impairment.loses)
     for key in KEYS:
         for begin, attempt in ((0, 0), (250, 1), (100_000, 0)):
             lost = [packet for packet in range(begin, begin + 40) if impairment.loses_packet(1, key, packet, attempt)]
             assert impairment.first_lost(1, key, begin, begin + 40, attempt) == (lost[0] if lost else None)
+            for packet in lost:
+                assert not all(impairment.loses_packet(1, key, packet, again) for again in range(64)), "it never gets through"
 
 
 @given(

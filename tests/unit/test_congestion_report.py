@@ -23,7 +23,8 @@ MS = 10**9
 GBPS = 10**9
 QUEUE = QueueStatistics(
     class_name="data", packets=0, payload_bytes=0, pause_frames=0, pause_transitions=0, pause_ps=0, wait_ps=0,
-    marked_packets=0, dropped_packets=0, dropped_bytes=0, trimmed_packets=0, watchdog_events=0, watchdog_packets=0,
+    marked_packets=0, dropped_packets=0, dropped_bytes=0, trimmed_packets=0, watchdog_events=0, watchdog_restorations=0,
+    watchdog_packets=0,
     peak_queue_bytes=0,
 )  # fmt: skip
 ADAPTER = AdapterStatistics(

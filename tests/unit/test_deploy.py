@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -88,12 +90,41 @@ def test_the_compose_file_fits_the_specification() -> None:
     jsonschema.Draft201909Validator(schema("compose")).validate(read("compose.yaml"))
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("docker") is None, reason="docker is not installed")
+def test_compose_takes_the_file(tmp_path: Path) -> None:
+    """``docker compose config``, which needs no daemon, resolves it with EMU_FILE_SD, and without says what to set."""
+    if subprocess.run(["docker", "compose", "version"], capture_output=True, timeout=60).returncode:
+        pytest.skip("this docker has no compose")
+    command = ["docker", "compose", "-f", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "EMU_FILE_SD": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    without = {name: value for name, value in os.environ.items() if name != "EMU_FILE_SD"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=without)
+    assert done.returncode != 0 and "set EMU_FILE_SD" in done.stderr
+
+
 def test_the_cluster_file_fits_rays_schema() -> None:
     """``ray up`` knows every key of it."""
     ray = importlib.util.find_spec("ray")
     assert ray is not None and ray.origin is not None
     rays = json.loads((Path(ray.origin).parent / "autoscaler" / "ray-schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(read("ray/cluster.yaml"), rays)
+
+
+@pytest.mark.slow
+def test_ray_up_takes_the_cluster_file() -> None:
+    """What ``ray up`` does with it first, filling in and validating, makes a head and two workers on the hosts that are named."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    written = read("ray/cluster.yaml")
+    filled = prepare_config(copy.deepcopy(written))
+    validate_config(filled)
+    (kind,) = filled["available_node_types"].values()
+    assert kind["min_workers"] == kind["max_workers"] == len(written["provider"]["worker_ips"])
+    assert filled["head_start_ray_commands"] == written["head_start_ray_commands"]
+    with pytest.raises(Exception, match="head_ip"):
+        prepare_config({**written, "provider": {"type": "local"}})
 
 
 @pytest.mark.parametrize("name", [*CLUSTERS, "podmonitor"])

@@ -195,6 +195,15 @@ def test_an_unknown_name_is_told_with_the_nearest(name: str, message: str) -> No
         ("[sources]", '[[overrides]]\nlinks = "*"\nrte = "1GB/s"\n[sources]', "did you mean 'rate'"),
         ("[sources]", '[[impairments]]\nlinks = "*"\n[sources]', "impairments.* number 1: 'kind' is missing"),
         ("[sources]", '[[impairments]]\nlinks = "a,b"\nkind = "none"\n[sources]', "links = 'a,b' has a ','"),
+        (
+            'calibration = "measured"',
+            r'calibration = "x\n# Avg bus bandwidth : 9"',
+            "calibration.*not one line of printable text",
+        ),
+        ('name = "left"', r'name = "le\u001b[31mft"', "number 1: name.*is not a name"),
+        ('name = "left"', 'name = "a->b"', "number 1: name.*is not a name; .* no '->'"),
+        ("planes = [1, 3]", f"planes = [{'9' * 5000}]", "not TOML: .*limit"),
+        ("planes = [1, 3]", f"planes = {'[' * 5000}{']' * 5000}", "not TOML: .*recursion"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -190,6 +190,22 @@ def test_a_packet_may_be_lost_again() -> None:
     assert link.resent_bytes == 9000
 
 
+def test_a_packet_that_is_always_lost_is_an_error_and_not_a_hang() -> None:
+    """A packet that every sending loses raises ConfigError, which names the link and the packet."""
+
+    class Always(BaseImpairment):
+        @property
+        def loses(self) -> bool:
+            return True
+
+        def loses_packet(self, seed: int, key: FrameKey, packet: int, attempt: int) -> bool:
+            return packet == 2
+
+    link = LinkMachine(link=machine().link, index=0, seed=1, impairments=((Always(), None),))
+    with pytest.raises(ConfigError, match="link a->b lost packet 2 of a flow 1000 times running"):
+        send(link, 4000)
+
+
 def test_other_flows_use_the_wire_during_a_timeout_and_keep_off_the_resend() -> None:
     """While flow 0 waits others are served in their turn, interrupted from 14 to 15 us where flow 0 sends again."""
     link = machine("loss,packets=3,timeout=10us")

@@ -97,7 +97,7 @@ def test_a_complaint_names_the_place_of_its_key() -> None:
 
 def test_further_complaints_are_counted() -> None:
     """Of several wrong values the first is told and the others are counted."""
-    with pytest.raises(ConfigError, match=r"\(and 1 more mistakes\)$"):
+    with pytest.raises(ConfigError, match=r"\(and 1 more mistake\)$"):
         validate(Example, {"ranks": "0", "rate": "x"}, where="--set")
 
 

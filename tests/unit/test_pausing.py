@@ -83,10 +83,11 @@ def test_a_storm_ends_when_no_pause_has_come_for_the_restoration_time() -> None:
     assert state.since_ps[0] == -1, "ignored"
     state.check(2000 + RESTORATION_PS)
     assert state.in_storm[0], "a pause came"
+    assert counters[0].watchdog_restorations == 0
     assert state.resume(0, 2400) == 2400 + RESTORATION_PS
     state.check(2400 + RESTORATION_PS)
     assert not state.in_storm[0]
-    assert counters[0].watchdog_events == 1
+    assert (counters[0].watchdog_events, counters[0].watchdog_restorations) == (1, 1)
     state.stop(0, 5000)
     assert state.since_ps[0] == 5000, "obeyed again"
 

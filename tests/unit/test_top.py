@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,9 @@ def frame(looks: tuple[Samples, Samples]) -> View:
     return view(STATUS, looks[1], looks[0])
 
 
-def drawn(frame: View, width: int, height: int, note: str = "") -> list[str]:
+def drawn(frame: View, width: int, height: int, note: str = "", **how: bool) -> list[str]:
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
-    console.print(render(frame, width, height, note), width=width, height=height)
+    console.print(render(frame, width, height, note, **how), width=width, height=height)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -99,6 +100,18 @@ def test_a_frame_fills_the_terminal_and_no_more(frame: View, width: int, height:
     ):
         assert word in text
     assert "a1->s0 !" in text and "peer late" in text and "the host kept pace" in text
+
+
+def test_a_printed_frame_needs_no_colour_and_no_keys(frame: View) -> None:
+    """Its bars are letters from end to end, at 80 columns how late the host was is whole, and no key is offered."""
+    text = "\n".join(drawn(frame, 80, 24, is_live=False, in_colour=False))
+    (bar,) = re.findall(r"│ 2 (\w+) ", text)
+    share = frame.ranks[2].shares[Cause.SERIALISATION]
+    assert len(bar) == 34 and bar.count("s") == pytest.approx(34 * share, abs=1) and "w" in bar
+    assert "q ends" in "\n".join(drawn(frame, 80, 24)) and "q ends" not in text
+    busy = dataclasses.replace(frame, lags_s=(16.78e-3, 268.4e-3), violations={"late_call": 12345})
+    text = "\n".join(drawn(busy, 80, 24))
+    assert "host lag 16.78 ms, p99 268.4 ms" in text and "12345 calls late, by rank" in text
 
 
 def test_many_ranks_and_faults_are_cut_to_what_stands_out(frame: View) -> None:

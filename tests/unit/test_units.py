@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emu.errors import ConfigError
+from emu.impairments.fields import parse_share
+from emu.parameters import parse_ratio
 from emu.units import (
     duration_ps,
     format_bytes,
@@ -99,6 +101,22 @@ def test_nccl_sizes_are_binary(text: str, n_bytes: int) -> None:
 def test_what_cannot_be_parsed_is_named_with_the_fix(parse: Callable[[str], int], text: str, message: str) -> None:
     """The complaint is one line: the text as it was written, what is wrong with it, and what to write."""
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        parse(text)
+
+
+@pytest.mark.parametrize("parse", [parse_time_ps, parse_rate_bps, parse_bytes, parse_nccl_size_bytes, parse_ratio, parse_share])
+@pytest.mark.parametrize("number", ["1e999999999", "1e-999999999", "9" * 5000])
+@pytest.mark.parametrize("unit", ["", "s", "GB/s", "B"])
+def test_a_number_that_nobody_means_is_refused_at_once(parse: Callable[[str], object], number: str, unit: str) -> None:
+    """No text takes memory and time without end, or another error than its own: an exact 1e999999999 would."""
+    with pytest.raises((ConfigError, ValueError), match=r"is not a|unit|at most"):
+        parse(number + unit)
+
+
+@pytest.mark.parametrize(("parse", "text"), [(parse_time_ps, "1e7s"), (parse_rate_bps, "1e30GB/s"), (parse_bytes, "1e30B")])
+def test_a_quantity_beyond_what_is_counted_names_the_most(parse: Callable[[str], int], text: str) -> None:
+    """Times, rates and sizes stay within what 64 bits hold, by a complaint that says how much that is."""
+    with pytest.raises(ConfigError, match=re.escape(repr(text)) + " is more than emu counts; use at most 1?4?e6"):
         parse(text)
 
 
