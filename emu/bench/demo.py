@@ -17,7 +17,7 @@ from emu.bench.table import reading
 from emu.bench.terminal import Terminal
 from emu.units import format_bytes, format_time
 
-_RING = BenchOptions(
+RING = BenchOptions(
     collective="all_reduce",
     begin_bytes=32 << 10,
     end_bytes=4 << 20,
@@ -51,7 +51,7 @@ def demo(*, terminal: Terminal | None = None, opened: OpenSession = open_session
     calibration = calibration_source(terminal, None, opened)
     results: list[FabricResult] = []
     try:
-        for options in (_RING, replace(_RING, algorithm="tree"), _SWITCH_AND_TORUS):
+        for options in (RING, replace(RING, algorithm="tree"), _SWITCH_AND_TORUS):
             results += run(options, terminal, open_session=opened, calibration=calibration)
     finally:
         terminal.clear()

@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from bench_fakes import CALIBRATION, FakeOpener
 
 from emu import cli
 from emu.bench import calibrate, commands
+from emu.cli.app import app
 from emu.errors import Deadlock
 from emu.topologies.catalogue import generic_topologies
 from emu.topologies.switching_file import SWITCHING_KEYS
@@ -197,6 +199,14 @@ def test_calibration_that_cannot_be_kept_is_no_failure(
     monkeypatch.setattr(calibrate, "measure", lambda opened: CALIBRATION)
     assert cli.main(STAR) == 0
     assert "cannot be kept" in capsys.readouterr().err
+
+
+def test_help_loses_no_words() -> None:
+    """No option's help has words in brackets, which would be taken for markup and left out."""
+    program = typer.main.get_command(app)
+    helps = [getattr(option, "help", "") or "" for command in program.commands.values() for option in command.params]
+    assert len(helps) > 100
+    assert [text for text in helps if "[" in text] == []
 
 
 def test_help_is_light() -> None:

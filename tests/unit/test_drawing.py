@@ -82,6 +82,12 @@ def test_cables_that_close_rings_are_told_apart() -> None:
     assert len(picture(torus.build(torus.Parameters(shape=(2, 2)))).strands) == 1
 
 
+def test_one_cable_is_told_in_the_singular() -> None:
+    """A cable that is the only one of its kind is labelled as one."""
+    labels = [strands.label for strands in picture(star.build(star.Parameters(ranks=1))).strands]
+    assert labels == ["1 cable, 50 GB/s, 500 ns"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "vendor", "begins"), [(".png", "matplotlib", b"\x89PNG"), (".html", "plotly", b"<html>")])
 def test_a_large_system_is_drawn_smaller_and_says_so(

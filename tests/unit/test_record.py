@@ -105,6 +105,21 @@ def test_explain_lists_calls_and_prints_a_critical_path(record: RunRecord, tmp_p
     assert list(dict.fromkeys(places)) == ["a1->s0", "s0->a0", "a0->s0"]
 
 
+def queue_two(rank: Rank) -> None:
+    works = [rank.comm.all_reduce(np.ones(1024, np.float32), algorithm="ring", async_op=True) for _ in range(2)]
+    for work in works:
+        work.wait()
+
+
+def test_explain_tells_queueing_behind_earlier_calls_apart(tmp_path: Path) -> None:
+    """Of two equal calls queued at once both take the same time, and the second has waited for as long as the first took."""
+    with Session("star", settings={"ranks": "2"}, driver="simulate", record=True) as session:
+        session.run(queue_two)
+        session.record().save(tmp_path / "run.gz")
+    first, second = (line.split() for line in printed(tmp_path / "run.gz") if " all_reduce " in line)
+    assert first[5:7] == second[5:7] == second[-2:] != first[-2:] == ["0", "ps"]
+
+
 def test_explain_refuses_a_call_or_rank_that_is_not_there(record: RunRecord, tmp_path: Path) -> None:
     """The message names what there is."""
     path = tmp_path / "run.gz"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from emu.errors import ConfigError
 from emu.protocols.costs import EndpointCosts, Generation
 from emu.topologies.endpoint_file import read_endpoint, write_endpoint
 from emu.topologies.fabric_file import load_fabric
+from emu.validation import commands
 from emu.validation.aims import aim, misses
 from emu.validation.emulated import MOST_BYTES, sample
 from emu.validation.errors import Compared, summary
@@ -64,6 +66,14 @@ def test_shipped_figures() -> None:
         assert {(found.collective, found.n_ranks) for found in fitted} == {("all_reduce", 8), ("alltoall", 8)}
         assert len(fitted) == 20
         assert load_fabric(fabric).endpoint is not None
+
+
+def test_a_page_without_plotly_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What --html needs is looked for before anything is simulated, and the install command names no package of ours."""
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setattr(commands, "compare", lambda *given: pytest.fail("simulated first"))
+    with pytest.raises(ConfigError, match=r"pip install plotly$"):
+        commands.validate((), sizes=False, html=tmp_path / "page.html", json_path=None)
 
 
 def test_a_sample_is_spread_and_stated() -> None:
