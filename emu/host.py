@@ -18,10 +18,13 @@ ANSWER_S: Final = 5.0
 _M_TRIM_THRESHOLD: Final = -1  # <malloc.h>
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 512 * 2**20
-ONE_ARENA: Final = ("MALLOC_ARENA_MAX", "1")
-"""A setting of the environment without which :func:`keep_memory` does not reach ZeroMQ's thread: blocks that another arena than
-the first holds go back to the system whatever the thresholds, and a switch that took in 64 MiB chunks faulted 60,000 pages a
-collective."""
+MALLOC: Final = {"MALLOC_ARENA_MAX": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Settings of the environment for processes that move chunks.
+
+One arena: blocks that another than the first holds go back to the system whatever the thresholds of :func:`keep_memory`, and a
+switch that took in 64 MiB chunks faulted 60,000 pages a collective, in ZeroMQ's thread.  Huge pages, where the system has them to
+give: a ring all-reduce over tcp took 4 % less time.
+"""
 
 
 def keep_memory() -> None:

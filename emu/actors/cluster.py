@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from emu.actors.actor import HostInfo
 from emu.actors.pickling import first_line
 from emu.clock import wall_ns
 from emu.errors import ConfigError
-from emu.host import ONE_ARENA, check_answers, new_directory, sweep
+from emu.host import MALLOC, check_answers, new_directory, sweep
 
 OBJECT_STORE_BYTES = 100 * 2**20
 
@@ -44,7 +44,6 @@ class Cluster:
         for name in ("ray", "ray._private.worker", "ray._private.authentication"):
             logging.getLogger(name).setLevel(logging.ERROR)
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        os.environ.setdefault(*ONE_ARENA)  # for the actors, which inherit it
         _quieten()
         sweep()
         if address is not None:
@@ -62,14 +61,15 @@ class Cluster:
         self.is_ours = True
         terminated = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                object_store_memory=OBJECT_STORE_BYTES,
-                _temp_dir=str(self._directory),
-            )
+            with _environment(MALLOC):
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    _temp_dir=str(self._directory),
+                )
         except SystemExit:  # Ray's handler of SIGTERM, which is in place while it starts
             raise KeyboardInterrupt from None
         if threading.current_thread() is threading.main_thread() and terminated is not None:
@@ -83,6 +83,18 @@ class Cluster:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
+
+
+@contextlib.contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """What Ray starts meanwhile, and its actors after it, inherit ``settings``; those that the user has made stay."""
+    new = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]
 
 
 def clock_offsets(info: Mapping[int, HostInfo], here: str, describe: Callable[[int], HostInfo]) -> dict[str, int]:
