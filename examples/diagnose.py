@@ -25,7 +25,7 @@ def train(rank: emu.Rank, n_steps: int) -> None:
     gradient = np.zeros(SIZE_BYTES // 4, np.float32)
     for _ in range(n_steps):
         rank.compute(us=300)
-        rank.comm.all_reduce(gradient, op="avg", algorithm="ring")
+        rank.comm.all_reduce(gradient, op="avg", algorithm="torus")
 
 
 def metric(session: emu.Session, name: str, link: str) -> float:

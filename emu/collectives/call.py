@@ -119,6 +119,19 @@ def chunk_elements(call: Call, block_elements: int, slots_per_message: int) -> i
     return elements
 
 
+def block_ranges(collective: str, count: int, n_ranks: int, n_blocks: int) -> tuple[list[int], list[int], list[int]]:
+    """(First elements of the input's blocks, of the output's, lengths of the slots that :func:`placement` gives them).
+
+    Counts per rank are each cut into the same blocks, the whole of one as the other.
+    """
+    n_counts = n_ranks if collective in PER_RANK else 1
+    cut = split(count, n_blocks // n_counts)
+    own = [start for start, _ in cut]
+    whole = [number * count + start for number in range(n_counts) for start in own]
+    lengths = [length for _ in range(n_counts) for _, length in cut]
+    return own if collective == "all_gather" else whole, own if collective == "reduce_scatter" else whole, lengths
+
+
 def split(count: int, n_blocks: int) -> list[tuple[int, int]]:
     """``count`` elements as ``n_blocks`` (start, length): equal shares, the last ones shorter or empty."""
     share = -(-count // n_blocks) if count else 0

@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from emu.collectives.call import PER_RANK, Call, chunk_elements, split
+from emu.collectives.call import PER_RANK, Call, block_ranges, chunk_elements
 from emu.collectives.program import Program
 from emu.collectives.recipe import Recipe
 from emu.collectives.reduce import DTYPES, Array, combine, finish, prepare, quiet
@@ -144,16 +144,15 @@ class Operation:
             self._ranges = ([*accumulate(send_counts, initial=0)], [*accumulate(receive_counts, initial=0)], lengths)
             longest = max(max(lengths.values()), 0)
             block_elements = longest if call.channels == 1 else call.chunk_bytes // call.itemsize * call.channels
-        elif call.collective in PER_RANK:
+        elif call.collective in PER_RANK and n_blocks == n:
             self._uniform = call.count
             self._ranges = ([b * call.count for b in range(n)], [b * call.count for b in range(n)], {})
             longest = block_elements = call.count
         else:
-            blocks = split(call.count, n_blocks)
-            starts = [start for start, _ in blocks]
+            starts, ends, cut = block_ranges(call.collective, call.count, n, n_blocks)
             self._uniform = -1
-            self._ranges = (starts, starts, {b: length for b, (_, length) in enumerate(blocks)})
-            longest = block_elements = blocks[0][1] if blocks else 0
+            self._ranges = (starts, ends, dict(enumerate(cut)))
+            longest = block_elements = cut[0] if cut else 0
         self._chunk = chunk_elements(call, block_elements, slots_per_message)
         self.n_chunks = max(1, -(-longest // self._chunk))
         self._n_steps = len(program.kinds)

@@ -64,6 +64,12 @@ class Layout:
             return tuple(_grid_axes(shape, self.n_ranks)) if whole else ()
         return tuple(axis for axis in (self.nodes, self.rails) if axis and len(axis[0]) > 1) if self.rails else ()
 
+    @property
+    def torus_axes(self) -> tuple[Rings, ...]:
+        """The dimensions of a whole torus or ring, in which the last of each ring is joined to the first; else none."""
+        router = None if self._topology is None else self._topology.router
+        return self.axes if isinstance(router, DimensionOrder) and router.wrap else ()
+
     @cached_property
     def switches(self) -> tuple[int, ...]:
         """Addresses of the switches that may take part: see :attr:`emu.topologies.graph.Topology.addresses`."""

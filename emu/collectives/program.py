@@ -173,7 +173,7 @@ def message_slots(schedule: Schedule) -> MessageSlots:
 
 def block_bytes(schedule: Schedule, count_bytes: int) -> int:
     """Of a call of ``count_bytes`` (its count, in bytes)."""
-    return count_bytes if schedule.collective in PER_RANK else -(-count_bytes // schedule.n_blocks)
+    return -(-count_bytes // (schedule.n_blocks // (schedule.n_ranks if schedule.collective in PER_RANK else 1)))
 
 
 def suited_chunk_bytes(schedule: Schedule, count_bytes: int) -> int:

@@ -81,7 +81,8 @@ class Schedule:
     n_ranks: int
     n_blocks: int
     """Blocks that the S bytes of the collective are cut into; for collectives with a count per rank or per
-    peer (all_gather, reduce_scatter, gather, scatter, alltoall) it is the number of ranks, each block one count."""
+    peer (gather, scatter, alltoall) it is the number of ranks, each block one count; for all_gather and reduce_scatter a
+    multiple of it, each count cut into as many blocks."""
     root: int
     programs: tuple[tuple[Step, ...], ...]
     initial: tuple[dict[int, int], ...]
@@ -213,12 +214,14 @@ class Builder:
 def placement(collective: str, n_ranks: int, n_blocks: int, root: int) -> tuple[list[dict[int, int]], list[dict[int, int]]]:
     """Which slots hold which blocks at the start and at the end, per rank: ``(initial, final)``.
 
-    Slot b is block b of the whole.  Where a rank's buffer is one block of it (the input of
-    all_gather and gather, the output of reduce_scatter and scatter) that block is slot ``rank``.
+    Slot b is block b of the whole.  Where a rank's buffer is one count of it (the input of
+    all_gather and gather, the output of reduce_scatter and scatter) its k blocks are the slots from k ``rank`` on.
     alltoall: slot d is what goes to rank d, slot n + s what came from rank s.
     """
     ranks = range(n_ranks)
     whole = {block: block for block in range(n_blocks)}
+    k = n_blocks // n_ranks
+    own = [{rank * k + block: block for block in range(k)} for rank in ranks]
     match collective:
         case "all_reduce":
             return [whole for _ in ranks], [whole for _ in ranks]
@@ -227,9 +230,9 @@ def placement(collective: str, n_ranks: int, n_blocks: int, root: int) -> tuple[
         case "reduce":
             return [whole for _ in ranks], [whole if rank == root else {} for rank in ranks]
         case "all_gather":
-            return [{rank: 0} for rank in ranks], [whole for _ in ranks]
+            return own, [whole for _ in ranks]
         case "reduce_scatter":
-            return [whole for _ in ranks], [{rank: 0} for rank in ranks]
+            return [whole for _ in ranks], own
         case "gather":
             return [{rank: 0} for rank in ranks], [whole if rank == root else {} for rank in ranks]
         case "scatter":

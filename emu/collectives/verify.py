@@ -12,7 +12,7 @@ contributed to it (a bit mask).  Wrong are: a slot that is read while empty, a
 reduction of different blocks or of overlapping sets, messages whose numbers of
 slots differ, messages that nobody receives, receives without a message, and outputs
 that are not what the collective promises.  Where blocks differ in length
-(all_reduce, broadcast, reduce, alltoallv) the executor knows a value's length by its
+(all_reduce, broadcast, reduce, alltoallv, counts that are cut) the executor knows a value's length by its
 slot, so there each slot may only ever hold the one block that
 :func:`emu.collectives.schedule.placement` gives it.
 
@@ -35,6 +35,8 @@ from emu.collectives.schedule import Cost, Schedule, Step, StepKind
 from emu.errors import ScheduleError
 
 COLLECTIVES_WITH_UNEVEN_BLOCKS = frozenset({"all_reduce", "broadcast", "reduce", "alltoallv"})
+CUT = frozenset({"all_gather", "reduce_scatter"})
+"""Collectives whose counts per rank may be cut into blocks."""
 
 
 class Value(NamedTuple):
@@ -77,8 +79,12 @@ class _Run:
         for name, wanted in (("programs", self.n_participants), ("initial", n), ("final", n)):
             if len(getattr(schedule, name)) != wanted:
                 self.fail(f"{name} are given for {len(getattr(schedule, name))} of {wanted} ranks")
-        if schedule.n_blocks < 1 or (schedule.collective in (*PER_RANK, "alltoallv") and schedule.n_blocks != n):
-            self.fail(f"{schedule.n_blocks} blocks; it needs 1 or more, and n where counts are per rank or per peer")
+        n_blocks, counted = schedule.n_blocks, schedule.collective in (*PER_RANK, "alltoallv")
+        if n_blocks < 1 or (counted and (n_blocks % n if schedule.collective in CUT else n_blocks != n)):
+            self.fail(
+                f"{n_blocks} blocks; it needs 1 or more, n where counts are per rank or per peer, a multiple of n for"
+                f" {' and '.join(sorted(CUT))}"
+            )
         everyone = range(self.n_participants)
         self.fixed = [fixed_blocks(schedule, rank) for rank in everyone]
         self.slots: list[dict[int, Value]] = [self._start(rank) if rank < n else {} for rank in everyone]
@@ -268,7 +274,7 @@ def input_blocks(schedule: Schedule, rank: int) -> dict[int, int]:
         case "broadcast" | "scatter":
             return {block: block for block in blocks} if rank == schedule.root else {}
         case "all_gather" | "gather":
-            return {0: rank}
+            return dict(enumerate(_own(schedule, rank)))
         case "alltoall" | "alltoallv":
             return {target: rank * schedule.n_ranks + target for target in range(schedule.n_ranks)}
         case _:
@@ -285,13 +291,13 @@ def output_blocks(schedule: Schedule, rank: int) -> dict[int, tuple[int, int]]:
         case "reduce":
             return {block: (block, everyone) for block in blocks} if rank == root else {}
         case "reduce_scatter":
-            return {0: (rank, everyone)}
+            return {number: (block, everyone) for number, block in enumerate(_own(schedule, rank))}
         case "broadcast":
             return {block: (block, 1 << root) for block in blocks}
         case "scatter":
             return {0: (rank, 1 << root)}
         case "all_gather":
-            return {source: (source, 1 << source) for source in range(n)}
+            return {block: (block, 1 << source) for source in range(n) for block in _own(schedule, source)}
         case "gather":
             return {source: (source, 1 << source) for source in range(n)} if rank == root else {}
         case "alltoall" | "alltoallv":
@@ -305,11 +311,18 @@ def output_blocks(schedule: Schedule, rank: int) -> dict[int, tuple[int, int]]:
 def fixed_blocks(schedule: Schedule, rank: int) -> dict[int, int] | None:
     """Slot -> the one identity that it may hold, where blocks differ in length; None where they are all alike."""
     n = schedule.n_ranks
-    if schedule.collective not in COLLECTIVES_WITH_UNEVEN_BLOCKS:
+    is_cut = schedule.collective in CUT and schedule.n_blocks > n
+    if schedule.collective not in COLLECTIVES_WITH_UNEVEN_BLOCKS and not is_cut:
         return None
     if schedule.collective == "alltoallv":
         return {d: rank * n + d for d in range(n)} | {n + s: s * n + rank for s in range(n)}
     return {block: block for block in range(schedule.n_blocks)}
+
+
+def _own(schedule: Schedule, rank: int) -> range:
+    """The blocks that a rank's count is cut into."""
+    k = schedule.n_blocks // schedule.n_ranks
+    return range(rank * k, (rank + 1) * k)
 
 
 def _ranks(mask: int) -> str:

@@ -3,7 +3,7 @@
 Law: a pure function of fabric, collective, size and members, so that all ranks
 choose alike.  Each candidate is simulated once, without data; one whose lower
 bound (its steps at the smallest latency, its bytes at the fastest injection) is
-not below the best time so far is skipped.  Sizes are rounded up to a power of two.
+not below the best time so far is skipped.  Sizes are rounded up to a power of two, and cut.
 What reduces in switches is left to a selection that names it, or to fabrics with an ``[endpoint]``: without an
 accelerator's costs a switch that reduces for nothing would look better than it is.
 An algorithm that declines the number of ranks (ConfigError) is passed over; one that is wrong (ScheduleError) too, with a
@@ -38,6 +38,9 @@ from emu.units import PS_PER_SECOND
 MOST_MESSAGES = 100_000
 """Candidates with more messages than this are left out where a smaller one exists: what a message costs an accelerator
 is not modelled, so that they would look better than they are, and predicting them takes minutes."""
+MOST_RANK_BYTES = 1 << 27
+"""Sizes beyond so many times the ranks are chosen for as that one: by then time grows with the bytes, whatever the algorithm, and
+predicting them takes minutes."""
 COUNTED_RANKS = 32
 MOST_LAID_OUT = 256
 """Ranks up to which an algorithm is counted by building it that declines ranks of which nothing is known."""
@@ -57,7 +60,7 @@ class Chooser:
         endpoint = self._topology.endpoint
         if endpoint is not None and endpoint.tuner != PREDICT and selection == AUTO:
             return chosen(self._topology, endpoint.tuner, collective, n_bytes, members).algorithm
-        size_bytes = 1 << max(3, (n_bytes - 1).bit_length())
+        size_bytes = min(1 << max(3, (n_bytes - 1).bit_length()), MOST_RANK_BYTES * len(members))
         key = (collective, size_bytes, members, root, selection)
         with self._lock:
             found = self._chosen.get(key)
@@ -129,7 +132,7 @@ def n_messages(collective: str, algorithm: str, layout: Layout) -> int:
             growth = full / half if half else 1.0
             return int(full * math.pow(growth, math.log2(n_ranks / COUNTED_RANKS)))
         if n_ranks > MOST_LAID_OUT and find_algorithm(algorithm).asks_layout:
-            raise ConfigError(f"{algorithm} over more than {MOST_LAID_OUT} ranks is not tried; name it")
+            raise ConfigError(f"{algorithm} over more than {MOST_LAID_OUT} ranks is not tried or estimated: use ring or tree")
     return _counted(collective, algorithm, layout)
 
 

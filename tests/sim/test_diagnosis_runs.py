@@ -27,7 +27,7 @@ from emu.session import Session
 RING = {"ranks": "8", "rate": "100MB/s", "latency": "1ms"}
 
 
-def steps(rank: Rank, n_bytes: int, n_steps: int, algorithm: str = "ring") -> None:
+def steps(rank: Rank, n_bytes: int, n_steps: int, algorithm: str = "torus") -> None:
     buffer = np.zeros(n_bytes // 4, np.float32)
     for number in range(n_steps):
         rank.compute(us=200 + (rank.index * 7 + number * 3) % 5)
@@ -93,9 +93,9 @@ LATE = {
 
 @pytest.mark.parametrize("fault", LATE)
 def test_a_fault_of_the_last_tenth_of_a_run_is_found_with_its_interval(fault: str) -> None:
-    """What begins at nine tenths of a run of 60 calls is named, nothing else is, and its interval is in the last fifth."""
+    """What begins at nine tenths of a run of 112 calls is named, nothing else is, and its interval is in the last fifth."""
     with Session("ring", settings=RING, driver="simulate", payload=False, faults=(f"{fault},at=1760ms",)) as session:
-        session.run(steps, 1 << 20, 60)
+        session.run(steps, 1 << 20, 112)
         seen = session.observe()
     (found,) = diagnose(seen)
     assert (found.cause, found.component) == LATE[fault]
@@ -176,7 +176,7 @@ def test_a_mismatch_names_the_odd_rank() -> None:
 
 
 def _odd(rank: Rank) -> None:
-    steps(rank, 4096 if rank.index == 2 else 8192, 1)
+    steps(rank, 4096 if rank.index == 2 else 8192, 1, "ring")
 
 
 def test_a_record_is_diagnosed_from_its_file(tmp_path: Path) -> None:

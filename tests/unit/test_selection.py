@@ -35,7 +35,7 @@ def test_nccls_words_select(text: str, collective: str, names: tuple[str, ...] |
     ("text", "said"),
     [
         ("tree", "leaves nothing that does all_gather; there are"),
-        ("^bruck,collnet_direct,direct,halving_doubling,nvls,pat,ring", "leaves nothing"),
+        ("^bruck,collnet_direct,direct,halving_doubling,nvls,pat,ring,torus", "leaves nothing"),
         ("ring,,tree", "has an empty name"),
         ("ring,tere", "'tere' is not known, did you mean tree"),
         ("broadcast:rnig", "'rnig' is not known"),
