@@ -11,8 +11,9 @@ from typing import Final
 
 from emu.bench.data import NCCL_DTYPES
 from emu.bench.fabrics import Case
+from emu.bench.forecast import fewest_chunks
 from emu.bench.measure import over_ranks, row_counts
-from emu.bench.options import BenchOptions
+from emu.bench.options import NO_ALGORITHM, BenchOptions
 from emu.bench.rows import Row, Side, Verdict
 from emu.bench.sweep import sizes_bytes
 from emu.collectives.call import ROOTED
@@ -21,19 +22,18 @@ from emu.collectives.reduce import DTYPES
 from emu.collectives.selection import AUTO, is_choice
 from emu.errors import ConfigError
 from emu.impairments.spec import parse_impairment, resolve
-from emu.scale.answer import MOST_LOOPED, answer, by_arithmetic, estimated_chunks
+from emu.scale.answer import MOST_LOOPED, answer, by_arithmetic, least_ps
 from emu.scale.call import Answer, NotExact, OneCall
 
 MOST_LOOPED_RANKS: Final = 1000
 """Ranks of a loop, each with a thread of its own."""
-_NO_ALGORITHM: Final = ("alltoallv", "sendrecv")
 _AT_SCALE: Final = {
     "all_reduce": ("ring", "tree"),
     "all_gather": ("ring",),
     "reduce_scatter": ("ring",),
     "alltoall": ("direct",),
 }
-"""What ``auto`` chooses from over many ranks: what can be counted.  Others take hours to predict."""
+"""What ``auto`` chooses from over many ranks or bytes: what can be counted.  Others take hours to predict."""
 
 
 def is_at_scale(case: Case, options: BenchOptions) -> bool:
@@ -45,7 +45,7 @@ def is_at_scale(case: Case, options: BenchOptions) -> bool:
         "it is for emu predict": not options.simulated,
         "no data moves, so nothing can be checked: leave out -c 1": options.checks,
         "faults need the machines": bool(options.faults),
-        "name the --algorithm, for example ring": options.collective in _NO_ALGORITHM or not _candidates(case, options),
+        "name the --algorithm, for example ring": options.collective in NO_ALGORITHM or not _candidates(case, options),
         "the accelerators' own work costs time there": topology.endpoint is not None,
         "there is one rank": topology.n_ranks < 2,
         "the fabric has switching": topology.switching is not None,
@@ -59,19 +59,21 @@ def is_at_scale(case: Case, options: BenchOptions) -> bool:
         return False
     if topology.n_ranks > MOST_LOOPED_RANKS:
         return True
+    return _is_long(case, options)
+
+
+def _is_long(case: Case, options: BenchOptions) -> bool:
     n_calls = options.warmup + options.iterations
-    return any(
-        estimated_chunks(topology, options.collective, name, options.end_bytes, options.chunk_bytes) * n_calls > MOST_LOOPED
-        for name in _candidates(case, options)
-    )
+    return fewest_chunks(case.topology, options, options.end_bytes, options.chunk_bytes) * n_calls > MOST_LOOPED
 
 
 def _candidates(case: Case, options: BenchOptions) -> tuple[str, ...]:
-    """The algorithm that was named; of ``auto`` over many ranks, those that are counted and not run.  None of other choices."""
+    """The algorithm that was named; of ``auto`` over many ranks or bytes, those that are counted and not run.  None of other
+    choices."""
     if not is_choice(options.algorithm):
         return (algorithm_name(options.algorithm),)
-    is_many = options.algorithm == AUTO and case.topology.n_ranks > MOST_LOOPED_RANKS
-    return _AT_SCALE.get(options.collective, ()) if is_many else ()
+    is_large = options.algorithm == AUTO and (case.topology.n_ranks > MOST_LOOPED_RANKS or _is_long(case, options))
+    return _AT_SCALE.get(options.collective, ()) if is_large else ()
 
 
 def rows_at_scale(case: Case, options: BenchOptions) -> Iterator[Row]:
@@ -94,11 +96,13 @@ def rows_at_scale(case: Case, options: BenchOptions) -> Iterator[Row]:
             chunk_bytes=options.chunk_bytes,
             channels=options.channels,
         )
-        sides = [
-            _side(_answer(named, options), named, options, case.seed)
-            for named in (replace(call, algorithm=name) for name in _candidates(case, options))
-        ]
-        side = min(sides, key=lambda its: its.model_ps or 0)
+        side: Side | None = None
+        for name in _candidates(case, options):
+            named = replace(call, algorithm=name)
+            if side is None or least_ps(named) < (side.model_ps or 0):
+                its = _side(_answer(named, options), named, options, case.seed)
+                side = its if side is None else min(side, its, key=lambda one: one.model_ps or 0)
+        assert side is not None
         yield Row(
             collective=options.collective,
             n_ranks=topology.n_ranks,

@@ -124,9 +124,9 @@ def bench(
         calibration=calibration() if options.dilation is None and not options.simulated else None,
     )
     if json_path is not None:
-        terminal.message(f"# json output: {report.write_new(json_path, report.document(record))}")
+        terminal.message(f"# json output: {report.told(json_path, report.write_new(json_path, report.document(record)))}")
     if run_path is not None:
-        terminal.message(f"# run file: {report.write_new(run_path, run_file.run_document(record))}")
+        terminal.message(f"# run file: {report.told(run_path, report.write_new(run_path, run_file.run_document(record)))}")
     if record_path is not None:
         recorded[-1].save(record_path)
         terminal.message(f"# record of the last row: {record_path}; emu explain and emu diagnose read it")
@@ -179,7 +179,7 @@ def compare(
     terminal.lines(title, "", *table_lines(found))
     if json_path is not None:
         written = report.write_new(json_path, comparison.compare_document(options, found, arguments))
-        terminal.message(f"# json output: {written}")
+        terminal.message(f"# json output: {report.told(json_path, written)}")
     if any(one.row.n_wrong for one in found.rows):
         return EXIT_WRONG
     return EXIT_FIDELITY if options.strict and any(one.row.verdict is Verdict.DEGRADED for one in found.rows) else EXIT_OK

@@ -6,8 +6,8 @@
     median us  the model's time of one operation, until the last rank has it: over seeds, or over iterations with one seed
                (unpaced, dilation 0, it is the stopwatch's)
     p99 us     nearest rank over the same; ``max us`` where there are fewer than 100 values, of which it is the largest
-    pauses us  time for which ports were paused
-    waits us   time for which a packet waited for a pause or credits while the wire was free
+    pauses us  time for which a port was paused: of the one where it was longest, with its name
+    waits us   time for which a packet waited for a pause or credits while the wire was free: of the port where it was longest
     marks      packets marked by ECN
     drops      packets dropped, in switches and adapters
     resent     bytes that were sent again, end to end or by links
@@ -16,7 +16,8 @@
     late %     how much longer the stopwatch says than the model; - under simulate
     verdict    whether the host kept pace; - under simulate
 
-pauses to trims are per call of the collective, summed over ports: what one loop counted, with its warm-up, over its calls.
+pauses to trims are per call of the collective: what one loop counted, with its warm-up, over its calls; marks to trims are summed
+over ports, which times must not be: many ports wait at once, and their sum would exceed the call.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ def cells(one: Compared) -> tuple[str, ...]:
     congestion, n_calls = one.congestion, one.n_calls
     counted = ("-",) * 7
     if congestion is not None:
+        paused, waiting = congestion.longest_pause(), congestion.longest_wait()
         counted = (
-            _each(microseconds(congestion.pause_ps), n_calls),
-            _each(microseconds(congestion.wait_ps), n_calls),
+            "0" if paused is None else f"{_each(microseconds(paused.queue.pause_ps), n_calls)} {paused.link}",
+            "0" if waiting is None else f"{_each(microseconds(waiting.queue.wait_ps), n_calls)} {waiting.link}",
             _each(congestion.marked_packets, n_calls),
             _each(congestion.discards, n_calls),
             format_bytes(-(-congestion.retransmitted_bytes // n_calls)),

@@ -5,7 +5,7 @@ A call's time is from its start on, as in the bench's table; what it queued behi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,8 @@ from emu.telemetry.attribution import Attribution, Part
 from emu.telemetry.record import RunRecord, load_record
 from emu.units import format_bytes, format_time
 
+SHORT: Final = {"serialisation": "serial", "propagation": "propag", "retransmission": "retrans"}
+"""Heads of the list, which is to fit 120 columns."""
 MOST_CALLS: Final = 64
 """Lines of the list of calls."""
 
@@ -67,7 +69,11 @@ def _calls_table(attribution: Attribution, rank: int | None) -> list[str]:
     queued = any(call.started_ps > call.submitted_ps for _, call in chosen)
     causes = [cause for cause in range(len(CAUSES)) if any(split[cause] for split in splits)]
     rows = [
-        ["call", "collective", "size", "rank", "time", *(CAUSES[cause] for cause in causes), "skew", "last", *["queued"] * queued]
+        [
+            *("call", "collective", "size", "rank", "time", "mostly"),
+            *(SHORT.get(CAUSES[cause], CAUSES[cause]) for cause in causes),
+            *("skew", "last", *["queued"] * queued),
+        ]
     ]
     for (number, call), split in zip(chosen, splits, strict=True):
         skew_ps = call.last_start_ps - call.first_start_ps
@@ -78,18 +84,32 @@ def _calls_table(attribution: Attribution, rank: int | None) -> list[str]:
                 format_bytes(call.n_bytes),
                 str(call.rank),
                 format_time(call.completed_ps - call.started_ps),
+                _mostly(attribution.parts(_started(call))),
                 *(_share(split[cause], sum(split)) for cause in causes),
                 format_time(skew_ps),
                 str(call.last_rank) if skew_ps else "-",
                 *[format_time(call.started_ps - call.submitted_ps)] * queued,
             ]
         )
-    lines = aligned(rows, [False, True] + [False] * (len(rows[0]) - 2))
+    lines = aligned(rows, [head in ("collective", "mostly") for head in rows[0]])
     if n_calls > MOST_CALLS:
         lines.append(f"(and {n_calls - MOST_CALLS} more; --call N shows one)")
     which = "of each call the rank that took longest" if rank is None else f"rank {rank}"
     behind = ["queued: behind the calls before it, and not in its time"] * queued
-    return [*lines, "", f"{which}; --call N prints its critical path", *behind]
+    where = "mostly: the link or rank where most of its time went"
+    return [*lines, "", f"{which}; --call N prints its critical path", where, *behind]
+
+
+def _mostly(parts: Sequence[Part]) -> str:
+    """The place that took most of a call's time, all causes together, with its share: ``a3->s0 68%``."""
+    spent: dict[str, int] = {}
+    for part in parts:
+        place = part.place.partition(":")[0]  # of a rank that is late without what it was doing
+        spent[place] = spent.get(place, 0) + part.duration_ps
+    if not spent:
+        return "-"
+    most = max(spent, key=lambda place: spent[place])
+    return f"{most} {100 * spent[most] / sum(spent.values()):.0f}%"
 
 
 def _started(call: Called) -> Called:

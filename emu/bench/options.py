@@ -30,6 +30,8 @@ DRIVERS: Final = ("emulate", "simulate")
 METHODS: Final = ("auto", "full", "vectorised")
 """How a simulation goes: auto runs the loop while that takes about a minute, else one call as fast as is exact."""
 ALGORITHM_VARIABLE: Final = "NCCL_ALGO"
+NO_ALGORITHM: Final = ("alltoallv", "sendrecv")
+"""Collectives whose messages are as they are."""
 _WITH_ALGORITHMS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 TRANSPORTS: Final = ("auto", "ipc", "tcp")
 DEFAULT_FABRIC: Final = "dgx-h100-8"

@@ -212,6 +212,11 @@ def write_new(path: Path, plain: Mapping[str, Any]) -> Path:
     return _write_new(path, json.dumps(plain, indent=2, allow_nan=False) + "\n")
 
 
+def told(asked: Path, used: Path) -> str:
+    """The path used, and why where it is not the one that was asked for."""
+    return str(used) if used == asked else f"{used} ({asked} was there already, and is kept)"
+
+
 def _write_new(path: Path, text: str) -> Path:
     number = 0
     used = path

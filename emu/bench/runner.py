@@ -17,6 +17,7 @@ from emu.bench.at_scale import is_at_scale, rows_at_scale
 from emu.bench.calibrate import Calibration
 from emu.bench.dilation import Pacer
 from emu.bench.fabrics import Case, prepare
+from emu.bench.forecast import TELLING_S, check_feasible, forecast
 from emu.bench.measure import loop_plan, measure_row, rehearse, row_counts
 from emu.bench.options import BenchOptions
 from emu.bench.rows import Row, Verdict, average_busbw_gb_per_s, over_seeds
@@ -182,6 +183,8 @@ def seed_rows(
         observer.progress(f"{case.name}: {options.collective} by {options.algorithm}, {case.topology.n_ranks} ranks")
         yield from rows_at_scale(case, options)
         return
+    if options.simulated:
+        check_feasible(case, options)
     pacer = Pacer(
         0.0 if options.simulated else options.dilation,
         calibration,
@@ -197,6 +200,8 @@ def seed_rows(
         n_ranks = len(session.ranks)  # fewer than the fabric has, where a session is lent that has lost some
         for size_bytes in sizes_bytes(options):
             size = row_counts(options, size_bytes, n_ranks)
+            if options.simulated and (expected := forecast(case, options, size_bytes)).seconds > TELLING_S:
+                observer.message(f"# {case.name}, {format_bytes(size_bytes)}: {expected}")
             row_options = _with_algorithm(session, options, size, (algorithms or {}).get(size.size_bytes))
             dilation = pacer.dilation(loop_plan(row_options, size, in_place=False), case.seed)
             what = f"{case.name}: {options.collective}, {format_bytes(size_bytes)}, seed {case.seed}"

@@ -26,10 +26,11 @@ from typing import Final
 
 from emu.bench.congestion import comment_lines
 from emu.bench.fabrics import Case
-from emu.bench.options import ALGORITHM_VARIABLE, BenchOptions
+from emu.bench.options import ALGORITHM_VARIABLE, NO_ALGORITHM, BenchOptions
 from emu.bench.rows import Row, Side, percentile
 from emu.bench.runner import MIN_BW_SHARE, FabricResult
 from emu.collectives.busbw import busbw_gb_per_s
+from emu.collectives.selection import is_choice, selected
 from emu.units import format_bytes, format_rate, microseconds
 
 _HEADS: Final = (
@@ -54,6 +55,13 @@ def fixed(value: float, width: int) -> str:
     return f"{value:.{decimals}f}"
 
 
+def _algorithms(options: BenchOptions) -> tuple[str, ...]:
+    """Names that may stand in the column of algorithms."""
+    if options.collective in NO_ALGORITHM:
+        return (options.algorithm,)
+    return selected(options.algorithm, options.collective) if is_choice(options.algorithm) else (options.algorithm,)
+
+
 class Table:
     """The text of one run's tables.  ``ratio``: whether this fabric is compared with a first one."""
 
@@ -63,7 +71,7 @@ class Table:
             ("model", "(us)", 9),
             ("late", "(%)", 7),
             ("verdict", "", 8),
-            ("algo", "", 8),
+            ("algo", "", max(8, *map(len, _algorithms(options)))),
             ("dilation", "", 8),
         ]
         if options.n_seeds > 1:

@@ -26,6 +26,8 @@ def add(
     emu fault add lab 'rank3=late,by=300us'
 
     emu fault add lab 'a0->a5=background,rate=20GB/s'
+
+    Background traffic without rate= sends back to back, at the rate of the slowest link on its way.
     """
     from emu.testbed.faults import add as run_add
 

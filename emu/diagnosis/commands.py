@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from emu.bench.report import check_writable, write_new
+from emu.bench.report import check_writable, told, write_new
 from emu.bench.runner import EXIT_OK
 from emu.bench.terminal import Terminal
 from emu.clock import sleep_s
@@ -99,5 +99,5 @@ def evaluate(*, runs: int, seed: int, driver: str, json_path: Path | None, termi
     if json_path is not None:
         document = {"driver": driver, "seeds": [seeds.start, seeds.stop], "score": found.as_plain()}
         document["runs"] = TypeAdapter(list).dump_python(outcomes, mode="json")
-        terminal.message(f"# json output: {write_new(json_path, document)}")
+        terminal.message(f"# json output: {told(json_path, write_new(json_path, document))}")
     return EXIT_OK

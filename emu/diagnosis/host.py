@@ -13,11 +13,15 @@ from emu.diagnosis.steps import Steps
 _RANK = re.compile(r"rank (\d+)")
 
 
-def suspect_host(steps: Steps, limits: Limits) -> Iterator[Suspicion]:
-    """Processes that were stopped, else a host that does not keep pace."""
-    host = steps.seen.host
-    for node, seconds in sorted(host.stopped_s.items()):
+def suspect_stops(steps: Steps) -> Iterator[Suspicion]:
+    """Processes that were stopped."""
+    for node, seconds in sorted(steps.seen.host.stopped_s.items()):
         yield _certain(steps, Cause.PROCESS_STOPPED, node, "stopped by a signal", f"{seconds:.1f} s of wall time", "never")
+
+
+def suspect_pace(steps: Steps, limits: Limits) -> Iterator[Suspicion]:
+    """A host that does not keep pace, unless it could not, as a process was stopped; lost is what it was late."""
+    host = steps.seen.host
     late_ps = _late_ps(steps)
     length_ps = max(1, steps.length_ps)
     share = late_ps / length_ps
@@ -34,7 +38,8 @@ def suspect_host(steps: Steps, limits: Limits) -> Iterator[Suspicion]:
                 begin_ps=steps.begin_ps,
                 end_ps=steps.end_ps,
             ),
-            lost_ps=0,
+            lost_ps=round(late_ps),
+            in_transfer=False,
             confidence=max(confidence(share, limits.host_share), confidence(disorder, limits.order_share)),
         )
 

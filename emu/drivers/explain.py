@@ -167,8 +167,8 @@ def _left(states: list[RankState], by_rank: dict[int, RankState]) -> EmuError | 
                 waiting = [s.world_rank for s in states if any(c.key == call.key for c in s.open_calls)]
                 where = f"op {call.number}, " if call.number >= 0 else ""
                 return RankLeft(
-                    f"rank {rank} has left the group {after}: its function returned while {_ranks(waiting)} wait for it in"
-                    f" {where}{call.what}"
+                    f"rank {rank} has left the group {after}: its function returned while {_ranks(waiting)}"
+                    f" wait{'s' * (len(waiting) == 1)} for it in {where}{call.what}"
                 )
     return None
 

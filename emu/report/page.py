@@ -82,7 +82,7 @@ def check_plotly() -> None:
     try:
         import plotly  # noqa: F401
     except ImportError:
-        raise ConfigError("emu report needs plotly; install it with: pip install plotly") from None
+        raise ConfigError("emu report needs plotly; install it with: pip install '.[plots]' in the clone") from None
 
 
 def _is_word(text: str) -> bool:

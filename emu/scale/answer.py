@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from emu.collectives.call import PER_RANK, auto_chunk_bytes
+from emu.collectives.call import PER_RANK, ROOTED, auto_chunk_bytes
+from emu.collectives.catalogue import cost_for
 from emu.collectives.layout import layout_of
 from emu.collectives.ring import rings
 from emu.drivers.choice import n_messages
@@ -18,6 +19,7 @@ from emu.scale.rings import ring
 from emu.scale.trees import long_tree, tree
 from emu.topologies.graph import Topology
 from emu.topologies.routers import DimensionOrder
+from emu.units import PS_PER_SECOND
 
 MOST_LOOPED: Final = 1_000_000
 """Messages up to which a benchmark's whole loop is run by the machines: a minute or so."""
@@ -40,9 +42,25 @@ def estimated_chunks(topology: Topology, collective: str, algorithm: str, size_b
     elif collective == "alltoall" and algorithm in ("direct", "pairwise"):
         n_sent, n_blocks = n * (n - 1), n
     else:
-        return n_messages(collective, algorithm, layout)
-    block_bytes = max(1, size_bytes // n_blocks)
+        n_sent = n_messages(collective, algorithm, layout)
+        sent_share = 1 if collective in ROOTED else cost_for(collective, algorithm, n, layout).sent
+        n_blocks = max(1, int(n_sent / (n * sent_share))) if sent_share else n_sent
+    block_bytes = max(1, size_bytes // max(1, n_blocks))
     return n_sent * -(-block_bytes // (chunk_bytes or auto_chunk_bytes(block_bytes)))
+
+
+def least_ps(call: OneCall) -> int:
+    """It takes no less: the bytes of the rank that sends most, at the fastest rate at which a rank can send."""
+    topology, out_links = call.topology, call.topology.out_links()
+    n = topology.n_ranks
+    rate_bps = max(sum(topology.links[link].rate_bps for link in out_links[node]) for node in topology.ranks)
+    sent = cost_for(call.collective, call.algorithm, n, layout_of(topology, tuple(range(n)))).sent
+    return int(sent * _size_bytes(call) * 8 * PS_PER_SECOND / rate_bps)
+
+
+def _size_bytes(call: OneCall) -> int:
+    """As in the table."""
+    return call.count * call.itemsize * (call.topology.n_ranks if call.collective in PER_RANK else 1)
 
 
 def by_arithmetic(call: OneCall) -> Answer:
@@ -67,8 +85,7 @@ def answer(call: OneCall, *, why_not: str) -> Answer:
     Raises ConfigError where there is none, and it would take hours.
     """
     topology = call.topology
-    size_bytes = call.count * call.itemsize * (topology.n_ranks if call.collective in PER_RANK else 1)
-    n_sent = estimated_chunks(topology, call.collective, call.algorithm, size_bytes, call.chunk_bytes)
+    n_sent = estimated_chunks(topology, call.collective, call.algorithm, _size_bytes(call), call.chunk_bytes)
     if n_sent > MOST_RUN:
         try:
             return _estimate(call)

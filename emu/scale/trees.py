@@ -24,6 +24,8 @@ from emu.scale.wires import check_plain, check_reach, wires_of
 LATER: Final = 1 << 62
 MOST_CROSSINGS: Final = 50_000_000
 """Chunks times links: half a microsecond each."""
+MOST_IN_TREE: Final = 16_384
+"""Chunks of a tree: 3 ms each, in slices that hold little where ranks are few."""
 HOPS_ASSUMED: Final = 6
 FEWEST_CHUNKS: Final = 16
 
@@ -35,6 +37,8 @@ def tree(call: OneCall) -> Answer:
     flow = _Flow(call, trees, full, short)
     if flow.n_crossings > MOST_CROSSINGS:
         raise NotExact(f"chunks cross links {flow.n_crossings:,} times")
+    if len(full) > MOST_IN_TREE:
+        raise NotExact(f"a tree has {len(full):,} chunks")
     flow.run()
     return Answer(
         completed_ps=tuple(flow.completed_ps.tolist()),
@@ -49,7 +53,7 @@ def long_tree(call: OneCall) -> Answer:
     trees = _trees(call)
     chunk_bytes, full, _ = call.chunks(len(trees), exactly=False)
     n_places = call.topology.n_ranks * len(trees)
-    n_first = MOST_CROSSINGS // (3 * HOPS_ASSUMED * 2 * n_places)
+    n_first = min(MOST_CROSSINGS // (3 * HOPS_ASSUMED * 2 * n_places), MOST_IN_TREE // 8)
     if not FEWEST_CHUNKS <= n_first <= len(full) // 2:
         raise NotExact(f"of {len(full)} chunks {n_first} fit, too few to tell the pace of the others")
     flows = [_Flow(call, trees, full[:number], full[:number]) for number in (n_first, 2 * n_first)]

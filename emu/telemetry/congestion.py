@@ -142,6 +142,14 @@ class CongestionReport:
     link_retry_bytes: int
     n_runs: int = 1
 
+    def longest_pause(self) -> PortReport | None:
+        """The port that was paused longest; None where none was."""
+        return max((port for port in self.ports if port.queue.pause_ps), key=lambda port: port.queue.pause_ps, default=None)
+
+    def longest_wait(self) -> PortReport | None:
+        """The port that waited longest; None where none did."""
+        return max((port for port in self.ports if port.queue.wait_ps), key=lambda port: port.queue.wait_ps, default=None)
+
     @property
     def pause_ps(self) -> int:
         """Summed over ports."""
@@ -227,7 +235,8 @@ class CongestionReport:
         lines = [
             f"Congestion in {format_time(self.elapsed_ps)} of model time{runs}:",
             f"  pauses {found['rx_pause']} frames, {found['rx_pause_transition']} transitions,"
-            f" {format_time(self.pause_ps)}; xmit wait {format_time(self.wait_ps)}; pfcwd storms {found['pfcwd_storms']}",
+            f" {format_time(self.pause_ps)} over all ports; xmit wait {format_time(self.wait_ps)} over all ports; pfcwd storms"
+            f" {found['pfcwd_storms']}",
             f"  ecn marked {found['ecn_marked']}, cnp sent {found['np_cnp_sent']}, cnp handled {found['rp_cnp_handled']};"
             f" discards {self.discards}, trimmed {found['trimmed']}, link lost {found['link_lost']}, link retries"
             f" {found['link_retries']}",

@@ -45,7 +45,12 @@ COLOURS: Final = {
 }
 _HEAD: Final = 5
 """Lines above the boxes."""
-_VIOLATIONS: Final = {"order": "frames out of order", "backpressure": "sockets full", "late_call": "calls late, by rank"}
+_VIOLATIONS: Final = {
+    "order": ("frame out of order", "frames out of order"),
+    "backpressure": ("socket full", "sockets full"),
+    "late_call": ("call late, by rank", "calls late, by rank"),
+}
+"""In words, of one and of more."""
 _LETTERS: Final = "sqcprengw"
 """A letter for each cause, of which bars are made where there are no colours."""
 
@@ -268,7 +273,7 @@ def _queues(queues: Sequence[QueueView], n_rows: int) -> RenderableType:
 
 
 def _fidelity(frame: View, n_rows: int) -> RenderableType:
-    counted = ", ".join(f"{n} {_VIOLATIONS[reason]}" for reason, n in frame.violations.items() if n)
+    counted = ", ".join(f"{n} {_VIOLATIONS[reason][n != 1]}" for reason, n in frame.violations.items() if n)
     lines = [
         Text(f"{frame.n_up} of {frame.status['n_actors']} actors up, {frame.n_calls} calls"),
         Text(counted or "the host kept pace", style="yellow" if counted else "green"),

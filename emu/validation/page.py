@@ -27,7 +27,7 @@ def check_plotly() -> None:
     try:
         import plotly  # noqa: F401
     except ImportError:
-        raise ConfigError("--html needs plotly; install it with: pip install plotly") from None
+        raise ConfigError("--html needs plotly; install it with: pip install '.[plots]' in the clone") from None
 
 
 def write_page(rows: Sequence[Compared], path: Path) -> None:

@@ -168,7 +168,7 @@ def never_received(rank: Rank) -> None:
 def test_a_recv_whose_sender_has_returned() -> None:
     """The receiver learns that its peer has left."""
     with star(2) as opened:
-        named(failure(RankLeft, opened, never_received), "rank 1 has left", "rank 0")
+        named(failure(RankLeft, opened, never_received), "rank 1 has left", "rank 0 waits for it")
 
 
 def raises(rank: Rank, culprits: tuple[int, ...]) -> None:

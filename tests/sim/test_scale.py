@@ -241,6 +241,22 @@ def test_predict_takes_arithmetic_where_the_loop_is_long() -> None:
     assert not is_at_scale(*predicted(**large, check=True))
 
 
+def test_auto_leaves_the_loop_where_bytes_are_many() -> None:
+    """1 TiB over 8 ranks is answered by arithmetic, also where no algorithm is named; small sizes of few ranks are run."""
+    large = {"begin_bytes": 1 << 40, "end_bytes": 1 << 40, "iterations": 1}
+    assert is_at_scale(*predicted(**large))
+    assert is_at_scale(*predicted(**large, algorithm="halving_doubling"))
+    assert not is_at_scale(*predicted(begin_bytes=1 << 30, end_bytes=1 << 30, iterations=1))
+
+
+def test_an_algorithm_that_cannot_win_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree sends more than a ring needs time for, so that 16 GiB are answered without it."""
+    named: list[str] = []
+    monkeypatch.setattr("emu.bench.at_scale.by_arithmetic", lambda call: named.append(call.algorithm) or by_arithmetic(call))
+    (row,) = rows_at_scale(*predicted(begin_bytes=1 << 34, end_bytes=1 << 34))
+    assert (row.out_of_place.algorithm, named) == ("ring", ["ring"])
+
+
 def test_auto_takes_the_fastest_that_is_counted_over_many_ranks() -> None:
     """Of ring and tree for an all_reduce over 1,024 ranks: the tree where latency counts."""
     case, options = predicted(settings=(("ranks", "1024"),), begin_bytes=1 << 12, end_bytes=1 << 12)

@@ -153,7 +153,8 @@ def test_json_and_run_file_are_told_on_stderr(opener: FakeOpener, tmp_path: Path
     json_path.write_text("mine")
     assert cli.main([*STAR, "--json", str(json_path), "--run-file", str(run_path)]) == 0
     err = capsys.readouterr().err
-    assert f"# json output: {json_path}.0" in err and f"# run file: {run_path}" in err
+    assert f"# json output: {json_path}.0 ({json_path} was there already, and is kept)\n" in err
+    assert f"# run file: {run_path}\n" in err
     assert json_path.read_text() == "mine"
     assert commands.run_file.read(run_path).options.begin_bytes == 1024
 

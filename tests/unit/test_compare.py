@@ -75,7 +75,13 @@ def test_there_is_a_row_for_each_size_and_preset() -> None:
 def test_a_row_tells_time_counters_and_cause() -> None:
     """Time in us, then per call (one warm-up, three iterations) pauses, waits, marks, drops and trims, and cause with place."""
     row = " ".join(compared()[0])
-    assert row == "1 KiB roce-pfc ring 10.00 10.00 1.8 1.2 2.8 1.5 1.5 incast at s0->a0, slow receiver a0"
+    assert row == "1 KiB roce-pfc ring 10.00 10.00 1.8 a1->s0 1.2 a1->s0 2.8 1.5 1.5 incast at s0->a0, slow receiver a0"
+
+
+def test_times_of_ports_are_those_of_one_port() -> None:
+    """Ports that wait at once are not summed: the one that waited longest stands in the row."""
+    seen = FakeCounters(congestion=report(*(port(f"a{n}", "s0", wait_ps=(4 + n) * 1_000_000) for n in (1, 2))))
+    assert compared(opener=FakeOpener(counters_say=seen))[0][6:8] == ["1.5", "a2->s0"]
 
 
 def test_columns_that_say_nothing_are_left_out_by_name() -> None:
@@ -197,7 +203,7 @@ def test_emu_fabrics_shows_what_a_file_does_to_its_links(tmp_path: Path, capsys:
 def test_over_seeds_there_are_median_p99_and_mean_counters() -> None:
     """Five seeds of 10 to 50 us: median 30, largest 50; counters are those of one call of one run."""
     row = compared(replace(OPTIONS, n_seeds=5), opener=SeededOpener(counters_say=SEEN))[0]
-    assert row[4:9] == ["30.00", "50.00", "1.8", "1.2", "2.8"]
+    assert row[4:10] == ["30.00", "50.00", "1.8", "a1->s0", "1.2", "a1->s0"]
 
 
 def test_a_preset_with_changes_is_a_row_of_its_own() -> None:

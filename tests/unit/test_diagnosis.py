@@ -344,6 +344,19 @@ def test_a_host_that_is_late_is_reported_as_such_and_as_nothing_else() -> None:
     assert [(one.cause, one.component) for one in diagnose(seen)] == [(Cause.OVERLOADED, "host")]
 
 
+@pytest.mark.parametrize(("late_share", "first"), [(0.03, Cause.SLOW_LINK), (30.0, Cause.OVERLOADED)])
+def test_a_late_host_has_its_place_by_what_it_cost(late_share: float, first: Cause) -> None:
+    """A host that is hardly late stands below a link at half its rate; one that is late by many runs stands above."""
+    late_ns = round(late_share * N_CALLS * (COMPUTE_PS + CALL_PS) / 10)  # at dilation 100
+    timings = tuple(one._replace(late_ns=late_ns) for one in HEALTHY.timings)
+    slow = with_link("a1->s0", busy_ps=2 * N_CALLS * N_BYTES)
+    seen = replace(expecting(time_ps=CALL_PS // 2, best_ps=CALL_PS // 2), links=slow.links, timings=timings)
+    found = diagnose(replace(seen, host=host(dilation=100.0).host))
+    assert found[0].cause is first
+    assert {one.cause for one in found} == {Cause.SLOW_LINK, Cause.OVERLOADED}
+    assert sum(one.share for one in found) == pytest.approx(1.0)
+
+
 def test_model_times_that_the_host_has_disturbed_blame_no_link() -> None:
     """Where frames were taken out of order, a slow link is not believed."""
     seen = replace(with_link("a1->s0", busy_ps=2 * N_CALLS * N_BYTES), host=host(dilation=1.0, order_weight_ps=10**6).host)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,7 @@ def test_explain_lists_calls_and_prints_a_critical_path(record: RunRecord, tmp_p
     record.save(path)
     lines = printed(path)
     assert any(line.split()[:5] == ["0", "all_reduce", "32", "B", "0"] and line.endswith("3 us     1") for line in lines), lines
+    assert any(" mostly " in line for line in lines) and any(re.search(r" us  a1 +\d+%  ", line) for line in lines), lines
     lines = printed(path, call=0, rank=0)
     cells = [line.split() for line in lines if "%" in line]
     assert any(row[-2:] == ["a1:", "computing"] for row in cells)

@@ -113,10 +113,20 @@ GOLDEN_ROW = (
 
 def test_row_is_laid_out_as_nccl_tests() -> None:
     """A row and the heads above it are, to the character, nccl-tests' with emu's columns after them."""
-    table = Table(OPTIONS)
-    case = runner.prepare(OPTIONS, "star", 3)
+    options = replace(OPTIONS, algorithm="ring")
+    table = Table(options)
+    case = runner.prepare(options, "star", 3)
     assert "\n".join(table.header(case, {"emu": "0"})[-3:]) == GOLDEN_HEADS
     assert table.row(ROW) == GOLDEN_ROW
+
+
+@pytest.mark.parametrize("selection", ["auto", "halving_doubling", "ring,halving_doubling"])
+def test_no_name_of_an_algorithm_shifts_its_row(selection: str) -> None:
+    """The column is as wide as the longest name that may stand in it, so that a row is as long as its heads."""
+    options = replace(OPTIONS, algorithm=selection)
+    heads = Table(options).header(runner.prepare(options, "star", 3), {"emu": "0"})
+    row = Table(options).row(replace(ROW, out_of_place=replace(SIDE, algorithm="halving_doubling")))
+    assert len(row) == len(heads[-2])
 
 
 def test_header_says_what_the_numbers_are_worth() -> None:

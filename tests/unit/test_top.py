@@ -112,6 +112,8 @@ def test_a_printed_frame_needs_no_colour_and_no_keys(frame: View) -> None:
     busy = dataclasses.replace(frame, lags_s=(16.78e-3, 268.4e-3), violations={"late_call": 12345})
     text = "\n".join(drawn(busy, 80, 24))
     assert "host lag 16.78 ms, p99 268.4 ms" in text and "12345 calls late, by rank" in text
+    once = dataclasses.replace(frame, violations={"late_call": 1})
+    assert "1 call late, by rank" in "\n".join(drawn(once, 80, 24))
 
 
 def test_many_ranks_and_faults_are_cut_to_what_stands_out(frame: View) -> None:

@@ -72,7 +72,7 @@ def test_a_page_without_plotly_is_refused_at_once(monkeypatch: pytest.MonkeyPatc
     """What --html needs is looked for before anything is simulated, and the install command names no package of ours."""
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.setattr(commands, "compare", lambda *given: pytest.fail("simulated first"))
-    with pytest.raises(ConfigError, match=r"pip install plotly$"):
+    with pytest.raises(ConfigError, match=r"pip install .*plots.* in the clone$"):
         commands.validate((), sizes=False, html=tmp_path / "page.html", json_path=None)
 
 
