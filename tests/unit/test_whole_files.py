@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,20 +14,22 @@ from emu.errors import ConfigError
 from emu.host import write_whole
 
 
-@pytest.fixture
+@contextmanager
 def little_room() -> Iterator[None]:
-    """No file may be longer than 10 bytes, as if the disk were full."""
+    """No file may be longer than 10 bytes, as if the disk were full; not for longer than need be, as pytest writes to files too."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_where_the_disk_is_full_the_error_names_the_file_and_no_stub_stays(tmp_path: Path, little_room: None) -> None:
+def test_where_the_disk_is_full_the_error_names_the_file_and_no_stub_stays(tmp_path: Path) -> None:
     """What does not fit raises OSError with the file's name, and leaves the folder as it was."""
-    with pytest.raises(OSError, match=r"out\.json"):
+    with pytest.raises(OSError, match=r"out\.json"), little_room():
         write_whole(tmp_path / "out.json", "x" * 100)
-    with pytest.raises(OSError, match=r"out\.json"):
+    with pytest.raises(OSError, match=r"out\.json"), little_room():
         write_new(tmp_path / "out.json", {"key": "x" * 100})
     assert list(tmp_path.iterdir()) == []
 
