@@ -16,7 +16,7 @@ from emu.host import write_whole
 
 @contextmanager
 def little_room() -> Iterator[None]:
-    """No file may be longer than 10 bytes, as if the disk were full; not for longer than need be, as pytest writes to files too."""
+    """No file may be longer than 10 bytes, as if the disk were full; no longer than need be, as pytest writes to files too."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:
