@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from emu.collectives.call import MAX_CHUNK_BYTES, PER_RANK, Call, auto_chunk_bytes, check_chunk_bytes
+from emu.collectives.call import MAX_CHUNK_BYTES, Call, auto_chunk_bytes, check_chunk_bytes, n_counts_of
 from emu.collectives.catalogue import algorithm_name, schedule_for
 from emu.collectives.executor import NOWHERE, Operation
 from emu.collectives.layout import Layout
@@ -67,7 +67,7 @@ class Planner:
         protocol: str | None,
     ) -> Call:
         """A collective's call.  ``algorithm`` may be a selection.  Raises ConfigError for what does not go together."""
-        size_bytes = count * DTYPES[dtype].itemsize * (len(self.members) if collective in PER_RANK else 1)
+        size_bytes = count * DTYPES[dtype].itemsize * n_counts_of(collective, len(self.members))
         if collective == "barrier":
             algorithm = "dissemination"
         elif not is_choice(algorithm):

@@ -119,12 +119,17 @@ def chunk_elements(call: Call, block_elements: int, slots_per_message: int) -> i
     return elements
 
 
+def n_counts_of(collective: str, n_ranks: int) -> int:
+    """How many counts the longest buffer of a rank holds: one for each rank where counts are per rank or per peer."""
+    return n_ranks if collective in PER_RANK else 1
+
+
 def block_ranges(collective: str, count: int, n_ranks: int, n_blocks: int) -> tuple[list[int], list[int], list[int]]:
     """(First elements of the input's blocks, of the output's, lengths of the slots that :func:`placement` gives them).
 
     Counts per rank are each cut into the same blocks, the whole of one as the other.
     """
-    n_counts = n_ranks if collective in PER_RANK else 1
+    n_counts = n_counts_of(collective, n_ranks)
     cut = split(count, n_blocks // n_counts)
     own = [start for start, _ in cut]
     whole = [number * count + start for number in range(n_counts) for start in own]

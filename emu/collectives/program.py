@@ -11,7 +11,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import NamedTuple
 
-from emu.collectives.call import PER_RANK, auto_chunk_bytes, paced_chunk_bytes
+from emu.collectives.call import auto_chunk_bytes, n_counts_of, paced_chunk_bytes
 from emu.collectives.schedule import Schedule, Step, StepKind, Unit
 from emu.errors import ScheduleError
 
@@ -173,7 +173,7 @@ def message_slots(schedule: Schedule) -> MessageSlots:
 
 def block_bytes(schedule: Schedule, count_bytes: int) -> int:
     """Of a call of ``count_bytes`` (its count, in bytes)."""
-    return -(-count_bytes // (schedule.n_blocks // (schedule.n_ranks if schedule.collective in PER_RANK else 1)))
+    return -(-count_bytes // (schedule.n_blocks // n_counts_of(schedule.collective, schedule.n_ranks)))
 
 
 def suited_chunk_bytes(schedule: Schedule, count_bytes: int) -> int:

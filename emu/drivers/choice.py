@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from emu.collectives.call import PER_RANK
+from emu.collectives.call import n_counts_of
 from emu.collectives.catalogue import cost_for, find_algorithm, schedule_for
 from emu.collectives.layout import Layout, flat, layout_of
 from emu.collectives.schedule import StepKind
@@ -179,7 +179,7 @@ def simulated(
         )
         for world_rank in members
     ]
-    per_rank = size_bytes // n if collective in PER_RANK else size_bytes
+    per_rank = size_bytes // n_counts_of(collective, n)
     call = _CALLS[collective]
     results = simulation.run(lambda rank: call(rank, max(1, per_rank), algorithm, root, options), (), ranks)
     return max(int(time_ps) for time_ps in results.values()), simulation.engine

@@ -34,14 +34,13 @@ from emu.fabric.frame import Frame
 from emu.fabric.link import LinkMachine, LinkStatistics
 from emu.fabric.pace import Pace
 from emu.fabric.recorder import Recorder
+from emu.fabric.window import MIN_WINDOW_BYTES, chunk_limit_bytes, window_bytes
 from emu.impairments.base import BaseImpairment
 from emu.telemetry.scrapes import Scraper
 from emu.topologies.graph import Topology
 from emu.topologies.tiers import link_tiers
 from emu.units import format_time
 
-MIN_CHUNK_BYTES = 4 * 2**10
-MIN_WINDOW_BYTES = 16 * 2**20
 """The default window of a connection is at least this: eight of the largest automatic chunks."""
 
 ImpairmentTable = dict[int, tuple[tuple[BaseImpairment, int | None], ...]]
@@ -253,28 +252,23 @@ class Engine:
         return found
 
     def window_bytes(self, source_rank: int, target_rank: int) -> int:
-        """The narrowest ``window`` of a link on the way; by default twice rate times round trip, at least 16 MiB."""
+        """See ``fabric/window.py``; by default at least an endpoint's own buffer."""
         key = (source_rank, target_rank)
         found = self._windows.get(key)
         if found is None:
             links = [self.topology.links[link] for link in self.path(source_rank, target_rank, 0)]
-            given = [link.window_bytes for link in links if link.window_bytes is not None]
-            if given:
-                found = min(given)
-            else:
-                round_trip_ps = self.latency_ps(source_rank, target_rank) + self.latency_ps(target_rank, source_rank)
-                rate_bps = min((link.rate_bps for link in links), default=0)
-                found = max(MIN_WINDOW_BYTES, 2 * rate_bps * round_trip_ps // (8 * 10**12))
-                if self.topology.endpoint is not None:
-                    found = max(found, self.topology.endpoint.buffer_bytes)
-            self._windows[key] = found
+            endpoint = self.topology.endpoint
+            found = self._windows[key] = window_bytes(
+                links,
+                lambda: self.latency_ps(source_rank, target_rank) + self.latency_ps(target_rank, source_rank),
+                least_bytes=MIN_WINDOW_BYTES if endpoint is None else max(MIN_WINDOW_BYTES, endpoint.buffer_bytes),
+            )
         return found
 
     @cached_property
     def chunk_limit_bytes(self) -> int:
-        """The largest chunk that emu picks itself: a quarter of the narrowest ``window`` in the fabric, 4 KiB if that is less."""
-        given = [link.window_bytes for link in self.topology.links if link.window_bytes is not None]
-        return max(MIN_CHUNK_BYTES, min(given) // 4) if given else MIN_WINDOW_BYTES
+        """The largest chunk that emu picks itself."""
+        return chunk_limit_bytes(self.topology)
 
     def send_credit(self, taken: Frame, n_bytes: int, now_ps: int) -> None:
         source_rank, target_rank = taken.target_rank, taken.source_rank

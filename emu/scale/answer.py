@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from emu.collectives.call import PER_RANK, ROOTED, auto_chunk_bytes
+from emu.collectives.call import ROOTED, auto_chunk_bytes, n_counts_of
 from emu.collectives.catalogue import cost_for
 from emu.collectives.layout import layout_of
 from emu.collectives.ring import rings
@@ -22,7 +22,7 @@ from emu.topologies.routers import DimensionOrder
 from emu.units import PS_PER_SECOND
 
 MOST_LOOPED: Final = 1_000_000
-"""Messages up to which a benchmark's whole loop is run by the machines: a minute or so."""
+"""Chunks up to which a benchmark's whole loop is run by the machines: a minute or so."""
 MOST_RUN: Final = 300_000
 """Chunks of one call up to which it is run by the machines where there is an estimate: a minute."""
 MOST_PATIENCE: Final = 3_000_000
@@ -60,7 +60,7 @@ def least_ps(call: OneCall) -> int:
 
 def _size_bytes(call: OneCall) -> int:
     """As in the table."""
-    return call.count * call.itemsize * (call.topology.n_ranks if call.collective in PER_RANK else 1)
+    return call.count * call.itemsize * n_counts_of(call.collective, call.topology.n_ranks)
 
 
 def by_arithmetic(call: OneCall) -> Answer:

@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from emu.collectives.call import PER_RANK, Call, auto_chunk_bytes, check_chunk_bytes, chunk_elements, split
+from emu.fabric.window import chunk_limit_bytes
 from emu.impairments.base import BaseImpairment
 from emu.topologies.graph import Topology
 
 Times: TypeAlias = npt.NDArray[np.int64]
 """Picoseconds, or other whole numbers, of many at once."""
-
-MIN_CHUNK_BYTES = 4 * 2**10
 
 
 class NotExact(Exception):
@@ -55,7 +54,7 @@ class OneCall:
         if chunk_bytes is None:
             size_bytes = self.count * self.itemsize
             block_bytes = size_bytes if self.collective in PER_RANK else -(-size_bytes // n_blocks)
-            chunk_bytes = min(auto_chunk_bytes(block_bytes), self._chunk_limit_bytes())
+            chunk_bytes = min(auto_chunk_bytes(block_bytes), chunk_limit_bytes(self.topology))
         call = Call(
             collective=self.collective,
             count=self.count,
@@ -70,11 +69,6 @@ class OneCall:
         if exactly and (not short or len(full) != len(short)):
             raise NotExact(f"{self.count} elements leave the last of {n_blocks} blocks with fewer chunks than the others")
         return chunk_bytes, full, short
-
-    def _chunk_limit_bytes(self) -> int:
-        """As the engine's: a quarter of the narrowest window in the fabric."""
-        given = [link.window_bytes for link in self.topology.links if link.window_bytes is not None]
-        return max(MIN_CHUNK_BYTES, min(given) // 4) if given else 16 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

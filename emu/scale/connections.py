@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 
+from emu.fabric.window import MIN_WINDOW_BYTES
 from emu.scale.call import NotExact, OneCall, Times
 from emu.scale.slices import Chunks
-from emu.scale.wires import MIN_WINDOW_BYTES, back_ps, window_bytes
+from emu.scale.wires import back_ps, connection_window_bytes
 
 HOP_BITS: Final = 6
 """Of a message: how many links it has crossed; the number of its chunk is above them."""
@@ -46,7 +47,7 @@ class Connections:
         is_given = any(link.window_bytes is not None for link in topology.links)
         size = max(*full, *short)
         if is_given or int(n_messages.max()) * size > MIN_WINDOW_BYTES:
-            windows = np.array([window_bytes(topology, ranks[a], ranks[b], MIN_WINDOW_BYTES) for a, b in pairs], np.int64)
+            windows = np.array([connection_window_bytes(topology, ranks[a], ranks[b]) for a, b in pairs], np.int64)
             self._group = -(-windows // (4 * size))
             self._most = np.maximum(windows // size - 1, (windows - 1) // (4 * size))
             self.have_credit = bool((n_messages > self._most + 1).any())

@@ -14,9 +14,10 @@ from typing import Final
 
 import numpy as np
 
+from emu.fabric.window import MIN_WINDOW_BYTES
 from emu.scale.call import NotExact, OneCall, Times
 from emu.scale.ring_links import Way
-from emu.scale.wires import MIN_WINDOW_BYTES, back_ps, window_bytes
+from emu.scale.wires import back_ps, connection_window_bytes
 
 MOST_KEPT_BYTES: Final = 256 * 2**20
 """Memory for the times of messages that credit may be waited for."""
@@ -49,7 +50,7 @@ class Windows:
             found = known.get(key)
             if found is None:
                 ends = way.source, way.target
-                found = known[key] = window_bytes(topology, *ends, MIN_WINDOW_BYTES), back_ps(topology, way.target, way.source)
+                found = known[key] = connection_window_bytes(topology, *ends), back_ps(topology, way.target, way.source)
             windows.append(found[0])
             back.append(found[1])
         self._back = np.array(back, np.int64)

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from emu.fabric.capacity import WORK_PER_BYTE
+from emu.fabric.window import MIN_WINDOW_BYTES, window_bytes
 from emu.impairments import latency, throttle
 from emu.scale.call import NotExact, OneCall, Times
 from emu.topologies.graph import Topology
 from emu.units import FOREVER_PS
-
-MIN_WINDOW_BYTES: Final = 16 * 2**20
-"""The least default window of a connection, as the engine has it."""
 
 
 class Wire(NamedTuple):
@@ -114,15 +112,15 @@ def back_ps(topology: Topology, source: int, target: int) -> int:
     return max(1, sum(max(1, topology.links[link].latency_ps) for link in topology.route(source, target, 0)))
 
 
-def window_bytes(topology: Topology, source: int, target: int, least_bytes: int) -> int:
-    """A connection's, as the engine has it."""
-    links = [topology.links[link] for link in topology.route(source, target, 0)]
-    given = [link.window_bytes for link in links if link.window_bytes is not None]
-    if given:
-        return min(given)
-    back = [topology.links[link] for link in topology.route(target, source, 0)]
-    round_trip_ps = sum(link.latency_ps for link in (*links, *back))
-    return max(least_bytes, 2 * min(link.rate_bps for link in links) * round_trip_ps // (8 * 10**12))
+def connection_window_bytes(topology: Topology, source: int, target: int) -> int:
+    """Of nodes, as the engine has it."""
+    there = [topology.links[link] for link in topology.route(source, target, 0)]
+
+    def round_trip_ps() -> int:
+        back = [topology.links[link] for link in topology.route(target, source, 0)]
+        return sum(link.latency_ps for link in (*there, *back))
+
+    return window_bytes(there, round_trip_ps)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from emu.collectives.busbw import busbw_factor
-from emu.collectives.call import PER_RANK
+from emu.collectives.call import n_counts_of
 from emu.collectives.executor import Operation
 from emu.telemetry.catalogue import BUCKETS_PS, MOST_CALL_SERIES, OTHER, size_class
 
@@ -175,8 +175,7 @@ def size_bytes(operation: Operation) -> int:
     call = operation.call
     if call.collective == "alltoallv":
         return max(sum(operation.send_counts), sum(operation.receive_counts)) * call.itemsize
-    n_parts = len(operation.members) if call.collective in PER_RANK else 1
-    return call.count * call.itemsize * n_parts
+    return call.count * call.itemsize * n_counts_of(call.collective, len(operation.members))
 
 
 @lru_cache(maxsize=256)
