@@ -118,7 +118,7 @@ class Planner:
             channels=channels,
             chunk_bytes=check_chunk_bytes(chunk_bytes),
             protocol=protocol,
-            crosses_hosts=bool(protocol) and self._crosses_hosts,
+            n_hosts=len(self.layout.nodes) if protocol else 1,
             traffic_class=self.traffic_class,
         )
 
@@ -145,13 +145,9 @@ class Planner:
                 longest_bytes,
                 n_blocks=schedule.n_blocks,
                 n_ranks=schedule.n_ranks,
-                crosses_hosts=self._crosses_hosts,
+                n_hosts=len(self.layout.nodes),
             )
         return suited_chunk_bytes(schedule, count_bytes)
-
-    @property
-    def _crosses_hosts(self) -> bool:
-        return len(self.layout.nodes) > 1
 
     # -- operations ----------------------------------------------------------------------------
 

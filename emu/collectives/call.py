@@ -45,8 +45,8 @@ class Call:
     chunk_bytes: int = MAX_AUTO_CHUNK_BYTES
     protocol: str = ""
     """Of the kernels on the accelerator (``emu/protocols``); "" where they cost nothing."""
-    crosses_hosts: bool = False
-    """Whether its members are on several hosts, where kernels have fewer channels; False where they cost nothing."""
+    n_hosts: int = 1
+    """Hosts of its members, as over several of them kernels have fewer channels; 1 where they cost nothing."""
     traffic_class: int = 0
     """Index of the fabric's traffic class that its messages travel in."""
 

@@ -4,6 +4,8 @@ Law: a call of collective, algorithm and protocol runs its steps ``launch`` afte
 one thing at a time: issue a message and put its bytes on the way at the protocol's rate, or write to its own memory.  Most calls
 use one lane; where one uses several its blocks are dealt over them, chunk by chunk where there are fewer blocks.  Of the messages
 that wait in a lane one of the lowest chunk goes first, as a kernel takes chunk after chunk; else that which was asked for first.
+What leaves the host or comes to it goes through the rank's proxy, in the order in which it is issued and arrives: a message is on
+its way when its first slot is, and is done with a slot after its last byte at the soonest.
 What comes is seen ``receipt_ps`` after its last byte; receipts do not occupy a lane, so they hide behind what it sends.
 All of it is counted as the account's ``endpoint``.  Calls without a protocol (barriers, control data) cost nothing.
 
@@ -25,6 +27,7 @@ from emu.fabric.endpoint import Endpoint, Network, operation_key
 from emu.fabric.frame import Frame
 from emu.protocols.costs import Charges, EndpointCosts, charges
 from emu.topologies.graph import Topology
+from emu.topologies.hosts import inside
 from emu.units import duration_ps
 
 
@@ -48,11 +51,13 @@ class _Lane:
 
 
 class Device(Endpoint):
-    """An endpoint with ``costs``."""
+    """An endpoint with ``costs``; ``inside`` are the addresses in its host."""
 
-    def __init__(self, *, costs: EndpointCosts, **endpoint: Any) -> None:
+    def __init__(self, *, costs: EndpointCosts, inside: frozenset[int] = frozenset(), **endpoint: Any) -> None:
         super().__init__(**endpoint)
         self.costs = costs
+        self._inside = inside
+        self._proxy_free_ps = 0
         self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
         self._asked = 0
 
@@ -60,7 +65,7 @@ class Device(Endpoint):
         call = operation.call
         if not call.protocol:
             return None
-        return charges(self.costs, call.collective, call.algorithm, call.protocol, call.crosses_hosts)
+        return charges(self.costs, call.collective, call.algorithm, call.protocol, call.n_hosts)
 
     def _lane(self, its: Charges, operation: Operation, chunk: int, block: int) -> _Lane:
         return self._lanes[(block + operation.n_blocks * chunk) % its.lanes if its.lanes > 1 else 0]
@@ -91,9 +96,13 @@ class Device(Endpoint):
             frame, its = message.frame, message.its
             issued_ps = now_ps + its.message_ps
             lane.free_ps = issued_ps + duration_ps(frame.payload_bytes, its.rate_bps)
-            pace_ps = duration_ps(frame.payload_bytes, its.message_rate_bps)
-            frame.account[ENDPOINT] += issued_ps + pace_ps - frame.head_ps
-            self.network.call_at(issued_ps, self.rank, partial(self._issue, message, pace_ps))
+            tail_ps = issued_ps + duration_ps(frame.payload_bytes, its.message_rate_bps)
+            if its.slot_ps and frame.target_rank not in self._inside:
+                taken_ps = max(issued_ps, self._proxy_free_ps)
+                self._proxy_free_ps = taken_ps + its.proxy_ps(frame.payload_bytes)
+                issued_ps, tail_ps = taken_ps + its.slot_ps, max(tail_ps + its.slot_ps, self._proxy_free_ps)
+            frame.account[ENDPOINT] += tail_ps - frame.head_ps
+            self.network.call_at(issued_ps, self.rank, partial(self._issue, message, tail_ps - issued_ps))
         if lane.waiting and lane.free_ps > lane.looks_ps:
             lane.looks_ps = lane.free_ps
             self.network.call_at(lane.free_ps, self.rank, partial(self._next, lane))
@@ -120,15 +129,24 @@ class Device(Endpoint):
     def _deliver(self, frame: Frame, now_ps: int) -> None:
         operation = self.operations.get(operation_key(frame.communicator, frame.operation, frame.source_rank))
         its = None if operation is None else self._charges(operation)
-        if operation is None or its is None or (its.stores_directly and operation.ends_with(frame)):
+        if operation is None or its is None:
             super()._deliver(frame, now_ps)
             return
-        receipt_ps = its.receipt_ps(frame.payload_bytes)
-        frame.account[ENDPOINT] += receipt_ps
-        self.network.call_at(now_ps + receipt_ps, self.rank, lambda at_ps: super(Device, self)._deliver(frame, at_ps))
+        seen_ps = now_ps
+        if its.slot_ps and frame.source_rank not in self._inside:
+            seen_ps = self._proxy_free_ps = max(self._proxy_free_ps + its.proxy_ps(frame.payload_bytes), now_ps + its.slot_ps)
+        if not (its.stores_directly and operation.ends_with(frame)):
+            seen_ps += its.receipt_ps(frame.payload_bytes)
+        if seen_ps == now_ps:
+            super()._deliver(frame, now_ps)
+            return
+        frame.account[ENDPOINT] += seen_ps - now_ps
+        self.network.call_at(seen_ps, self.rank, lambda at_ps: super(Device, self)._deliver(frame, at_ps))
 
 
 def endpoint(network: Network, topology: Topology, rank: int, *, drain_rate_bps: int | None = None) -> Endpoint:
     """The endpoint of a rank: a device where the fabric says what its work costs."""
     its: dict[str, Any] = {"rank": rank, "n_ranks": topology.n_ranks, "network": network, "drain_rate_bps": drain_rate_bps}
-    return Endpoint(**its) if topology.endpoint is None else Device(costs=topology.endpoint, **its)
+    if topology.endpoint is None:
+        return Endpoint(**its)
+    return Device(costs=topology.endpoint, inside=inside(topology, rank), **its)

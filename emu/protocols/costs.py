@@ -10,14 +10,20 @@ receives ``group_setup``: a list of work for each peer is read).  Then each mess
 
 and what a rank writes to its own memory by itself, rather than a peer into it, takes copy_rate: its own block of an
 all-gather, the last reduction of a reduce-scatter or all-reduce, the block that alltoall keeps.  The rate is that of all
-``channels``, a thread block each; a call across hosts has only ``host_channels`` of them.  In a ring all do the same and are one
-flow here.  In a tree a rank is the head of one channel's chain and the middle of another's, so that each has its own rate and its
-own blocks, and the head's is the bottleneck.  A grouped LL message has one channel's rate, as NCCL deals short messages.  Where
-Simple stores straight into the user's buffer and nothing waits to be forwarded, a receipt costs nothing; where the switch
-reduces, loads and stores are not issued as messages.
+``channels``, a thread block each; a call across hosts has only ``host_channels`` of them, half as many again with CollNet.  In a
+ring all do the same and are one flow here.  In a tree or CollNet's chain a rank is the head of one channel's chain and the middle
+of another's, so that each has its own rate and its own blocks, and the busiest is the bottleneck.  A grouped LL message has one
+channel's rate, as NCCL deals short messages.  Where Simple stores straight into the user's buffer and nothing waits to be
+forwarded, a receipt costs nothing; where the switch reduces, loads and stores are not issued as messages.
+
+Between hosts a thread of the host (NCCL's proxy, one for each accelerator) hands every slot of a channel's buffer to the network
+and takes every one that comes: ``network_slot`` each, one after the other, while the slots before it are on their way.  A slot is
+a ring's slice, a tree's step, 128 KiB of grouped messages and of NVLS, 64 KiB of NVLSTree over four hosts or more: so that it is
+there that the proxy, and not the port, is the bottleneck.
 
 Law: integers, and a pure function of them; no times of single sizes.  The constants are NCCL's (``src/include/device.h``,
-``src/enqueue.cc``).  Not modelled: LL's flags on links further on (they take the sender's time only), other kernels.
+``src/enqueue.cc``, ``src/graph/connect.cc``, ``src/transport/nvls.cc``).  Not modelled: LL's flags on links further on (they take
+the sender's time only), what one queue pair can carry, other kernels.
 """
 
 from __future__ import annotations
@@ -27,7 +33,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from emu.protocols.legal import Protocol, is_grouped, is_in_switch
+from emu.protocols.legal import Protocol, is_grouped, is_nvls
 
 KIB: Final = 1024
 SLICES: Final = {Protocol.SIMPLE: 1, Protocol.LL: 2, Protocol.LL128: 1}
@@ -40,13 +46,20 @@ SLICE_BYTES: Final = {Protocol.SIMPLE: 1024 * KIB, Protocol.LL: 32 * KIB, Protoc
 """Data of one slice in one channel's buffer: two steps of 512 KiB, or one step less its flags."""
 STEP_BYTES: Final = 512 * KIB
 TREE_CHUNKS: Final = (32, 256)
-TREE_MESSAGES: Final = 300_000
+TREE_MESSAGES: Final = 500_000
 """Of a tree's block, least and most: fewer than the most where a call over many ranks would take more messages than these.
 Long calls then fill the pipeline more slowly, a tenth of their time or so, and a prediction ends."""
 NVLS_LEAST_CHUNK_BYTES: Final = 16 * KIB
 NVLS_CHUNK_BYTES: Final = 128 * KIB
 """NVLS' chunk in a channel, which it makes smaller for short messages, so that a block has several."""
 NVLS_CHUNKS: Final = 16
+NVLSTREE_CHUNK_BYTES: Final = 64 * KIB
+NVLSTREE_SHORTENS_FROM_HOSTS: Final = 4
+"""NVLSTree's chunk in a channel, over that many hosts or more."""
+GROUPED_SLOT_BYTES: Final = 128 * KIB
+"""Of grouped sends and receives over a network."""
+CHAINED: Final = frozenset({"tree", "collnet_chain"})
+"""Algorithms whose channels have chains of their own inside a host."""
 BLOCK_FROM_BYTES: Final = 1 * KIB
 BLOCK_TO_BYTES: Final = 4 * KIB
 """An LL message of 1 KiB is four warps' work (8 bytes a thread), one of 4 KiB a full thread block of 512 threads'."""
@@ -75,6 +88,7 @@ class EndpointCosts:
     """As the module says.  A rate of None is no limit of the endpoint's own.
 
     ``host_channels`` are those of a call across hosts, NCCL's two for each network port; None is as many as on one.
+    ``network_slot`` is left out where the network's latency already has the host's work in it.
     ``protocol`` and ``tuner`` are how one is chosen: a name, or ``auto`` by ``tuner``.  ``generation``, ``interconnect``,
     ``channels`` and ``tuner_rate_bps`` (all channels' rate in NCCL's graph) are what NCCL's tuner looks at.
     """
@@ -95,6 +109,7 @@ class EndpointCosts:
     reduction_rate_bps: int | None = None
     nvls_setup_ps: int = 0
     nvls_rate_bps: int | None = None
+    network_slot_ps: int = 0
     channels: int = 24
     host_channels: int | None = None
     generation: Generation = Generation.HOPPER
@@ -108,16 +123,19 @@ class EndpointCosts:
         """What a connection holds: the slots of all channels."""
         return STEPS * STEP_BYTES * self.channels
 
-    def open_channels(self, crosses_hosts: bool) -> int:
+    def open_channels(self, algorithm: str, n_hosts: int) -> int:
         """Of a call."""
-        return min(self.channels, self.host_channels or self.channels) if crosses_hosts else self.channels
+        if n_hosts == 1 or self.host_channels is None:
+            return self.channels
+        return min(self.channels, self.host_channels * 3 // 2 if algorithm.startswith("collnet") else self.host_channels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charges:
     """The costs of one kind of call: what an endpoint looks up once per operation.
 
-    ``lanes``: parts of the device that work side by side, each at the rates given here.
+    ``lanes``: parts of the device that work side by side, each at the rates given here.  ``slot_ps`` is the proxy's time for
+    ``slot_bytes`` or less that leave the host or come to it.
     """
 
     launch_ps: int
@@ -128,6 +146,8 @@ class Charges:
     step_ps: int
     block_step_ps: int
     stores_directly: bool
+    slot_ps: int
+    slot_bytes: int
     copy_rate_bps: int | None
     reduction_rate_bps: int | None
 
@@ -138,11 +158,15 @@ class Charges:
         filled = min(n_bytes, BLOCK_TO_BYTES) - BLOCK_FROM_BYTES
         return self.step_ps + max(0, self.block_step_ps * filled // (BLOCK_TO_BYTES - BLOCK_FROM_BYTES))
 
+    def proxy_ps(self, n_bytes: int) -> int:
+        """What the proxy needs for a message, a slot after the other."""
+        return self.slot_ps * max(1, -(-n_bytes // self.slot_bytes))
+
 
 @lru_cache(maxsize=1024)
-def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str, crosses_hosts: bool = False) -> Charges:
-    """What ``protocol`` costs where ``algorithm`` does ``collective``."""
-    grouped, in_switch = is_grouped(collective, algorithm), is_in_switch(algorithm)
+def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str, n_hosts: int = 1) -> Charges:
+    """What ``protocol`` costs where ``algorithm`` does ``collective`` over ``n_hosts``."""
+    grouped, in_switch = is_grouped(collective, algorithm), is_nvls(algorithm)
     simple, ll = protocol == Protocol.SIMPLE, protocol == Protocol.LL
     rate_bps = costs.rate_bps
     if in_switch:
@@ -153,8 +177,8 @@ def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str
         rate_bps = costs.ll_rate_bps or rate_bps // 2
     elif not simple:
         rate_bps = rate_bps * 15 // 16
-    lanes, open_channels = 1, costs.open_channels(crosses_hosts)
-    if algorithm == "tree":
+    lanes, open_channels = 1, costs.open_channels(algorithm, n_hosts)
+    if algorithm in CHAINED:
         lanes, rate_bps = open_channels, rate_bps // costs.channels
     elif not in_switch and not grouped:
         rate_bps = rate_bps * open_channels // costs.channels
@@ -170,9 +194,22 @@ def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str
         step_ps=step_ps,
         block_step_ps=costs.block_step_ps if ll else 0,
         stores_directly=simple,
+        slot_ps=costs.network_slot_ps,
+        slot_bytes=slot_bytes(collective, algorithm, protocol, n_hosts),
         copy_rate_bps=costs.copy_rate_bps,
         reduction_rate_bps=costs.reduction_rate_bps,
     )
+
+
+def slot_bytes(collective: str, algorithm: str, protocol: str, n_hosts: int) -> int:
+    """Data of what a channel gives the network at a time."""
+    if is_nvls(algorithm):
+        shortens = algorithm == "nvlstree" and n_hosts >= NVLSTREE_SHORTENS_FROM_HOSTS
+        return NVLSTREE_CHUNK_BYTES if shortens else NVLS_CHUNK_BYTES
+    if is_grouped(collective, algorithm):
+        return GROUPED_SLOT_BYTES
+    most_bytes = SLICE_BYTES[Protocol(protocol)]
+    return most_bytes if algorithm not in CHAINED else min(most_bytes, STEP_BYTES)
 
 
 def slice_bytes(
@@ -184,19 +221,20 @@ def slice_bytes(
     *,
     n_blocks: int = 1,
     n_ranks: int = 1,
-    crosses_hosts: bool = False,
+    n_hosts: int = 1,
 ) -> int:
     """How a block is cut: in slices, each at most what the channels' buffers take; grouped messages only by those.
 
-    A tree's ``n_blocks`` are dealt over the channels, and go step by step through one channel's buffer.
+    The ``n_blocks`` of a tree or a chain are dealt over the channels, and go step by step through one channel's buffer.
     """
-    if is_in_switch(algorithm):
-        return max(NVLS_LEAST_CHUNK_BYTES, min(block_bytes // NVLS_CHUNKS, NVLS_CHUNK_BYTES * costs.channels))
-    if algorithm == "tree":
-        its_channels = max(1, costs.open_channels(crosses_hosts) // n_blocks)
-        step_bytes = min(-(-block_bytes // its_channels), SLICE_BYTES[Protocol(protocol)], STEP_BYTES)
+    its_slot_bytes = slot_bytes(collective, algorithm, protocol, n_hosts)
+    if is_nvls(algorithm):
+        return max(NVLS_LEAST_CHUNK_BYTES, min(block_bytes // NVLS_CHUNKS, its_slot_bytes * costs.channels))
+    if algorithm in CHAINED:
+        its_channels = max(1, costs.open_channels(algorithm, n_hosts) // n_blocks)
+        step_bytes = min(-(-block_bytes // its_channels), its_slot_bytes)
         least, most = TREE_CHUNKS
-        n_chunks = min(most, max(least, TREE_MESSAGES // (2 * n_ranks * n_blocks)))
+        n_chunks = its_channels * min(most, max(least, TREE_MESSAGES // (2 * n_ranks * n_blocks * its_channels)))
         return max(LEAST_CHUNK_BYTES, step_bytes, -(-block_bytes // n_chunks))
     most = SLICE_BYTES[Protocol(protocol)] * costs.channels
     share = block_bytes if is_grouped(collective, algorithm) else -(-block_bytes // SLICES[Protocol(protocol)])

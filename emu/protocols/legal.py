@@ -20,7 +20,8 @@ class Protocol(StrEnum):
 
 AUTO: Final = "auto"
 GROUPED: Final = frozenset({"alltoall", "alltoallv", "gather", "scatter", "send", "recv", "sendrecv"})
-_IN_SWITCH: Final = ("nvls", "collnet")
+_NVLS: Final = "nvls"
+_COLLNET: Final = "collnet"
 
 
 def is_grouped(collective: str, algorithm: str) -> bool:
@@ -28,13 +29,14 @@ def is_grouped(collective: str, algorithm: str) -> bool:
     return collective in GROUPED or algorithm == "direct"
 
 
-def is_in_switch(algorithm: str) -> bool:
-    return algorithm.startswith(_IN_SWITCH)
+def is_nvls(algorithm: str) -> bool:
+    """Whether accelerators load and store through a switch of their host that reduces and multicasts."""
+    return algorithm.startswith(_NVLS)
 
 
 def legal_protocols(collective: str, algorithm: str) -> tuple[Protocol, ...]:
     """In the order in which NCCL tries them."""
-    if is_in_switch(algorithm) or algorithm == "pat":
+    if is_nvls(algorithm) or algorithm.startswith(_COLLNET) or algorithm == "pat":
         return (Protocol.SIMPLE,)
     if is_grouped(collective, algorithm):
         return (Protocol.LL, Protocol.SIMPLE)

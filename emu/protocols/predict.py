@@ -5,8 +5,8 @@ A call of ``steps`` dependent messages that sends ``sent`` S in all, each messag
     time = launch + max(steps (step + message + c / rate) + (k - 1) c / rate,  sent S / rate + step)
 
 the first where latency decides, the second where the line does.  The links' own latency, which is the same for every protocol,
-is left out.  Grouped messages are issued one after the other and go at the same time.  Where the algorithm is open it is
-:mod:`emu.drivers.choice` that simulates them; this file then only chooses among protocols.
+is left out, as is the proxy's time between hosts.  Grouped messages are issued one after the other and go at the same time.
+Where the algorithm is open it is :mod:`emu.drivers.choice` that simulates them; this file then only chooses among protocols.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def choose(question: Question) -> Choice:
 
 def estimate_ps(question: Question, way: Way, protocol: str) -> int:
     """The module's formula."""
-    its = charges(question.costs, question.collective, way.algorithm, protocol, question.n_hosts > 1)
+    its = charges(question.costs, question.collective, way.algorithm, protocol, question.n_hosts)
     steps = max(1, way.steps)
     sent_bytes = int(way.sent * question.size_bytes)
     if is_grouped(question.collective, way.algorithm):

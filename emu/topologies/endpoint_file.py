@@ -10,6 +10,7 @@ Law: checked before anything starts; left out, it costs nothing.  Every key but 
     launch = "4.7us"            # and with Simple setup, with grouped sends group_setup, where the switch reduces nvls_setup
     message = "200ns"           # to issue one
     step = "4us"                # from a message's arrival to its use with Simple; ll_step (block_step more when long), ll128_step
+    network_slot = "800ns"      # of the host's proxy for each slot of a channel that leaves the host or comes to it
     channels = 24               # that share the rate; host_channels: of a call across hosts, two for each network port
     generation = "hopper"       # what NCCL's tuner looks at: interconnect, tuner_rate, channels
     protocol = "auto"           # simple, ll, ll128; auto: as the tuner says
@@ -85,6 +86,7 @@ class EndpointTable(BaseModel):
     reduction_rate: RateBps | None = None
     nvls_setup: TimePs = 0
     nvls_rate: RateBps | None = None
+    network_slot: TimePs = 0
     channels: int = Field(default=24, ge=1, le=64)
     host_channels: int | None = Field(default=None, ge=1, le=64)
     generation: Generation = Generation.HOPPER

@@ -10,7 +10,6 @@ from emu.validation.aims import aim, misses
 from emu.validation.emulated import Emulated
 from emu.validation.errors import Compared, groups, summary
 from emu.validation.fit import PRIORS, Fitted
-from emu.validation.shapes import UNEXPLAINED as UNEXPLAINED_SHAPES
 from emu.validation.shapes import Found
 
 _HEADS: Final = ("fabric", "ranks", "collective", "rows", "geo mean %", "mean %", "median %", "worst %", "at", "aim %")
@@ -74,7 +73,7 @@ def fit_lines(fitted: Fitted) -> list[str]:
 
 
 def shape_lines(rows: Sequence[Found]) -> list[str]:
-    """Expected and found, and what the misses come from."""
+    """Expected and found."""
     cells = [
         (
             row.shape.what,
@@ -90,8 +89,7 @@ def shape_lines(rows: Sequence[Found]) -> list[str]:
     ]
     heads = ("shape", "expected", "found", "unit", "error %", "of %", "holds", "source")
     n_missed = sum(not row.holds for row in rows)
-    lines = [*aligned(heads, cells), "", f"# {len(rows) - n_missed} of {len(rows)} shapes hold"]
-    return lines + [f"# missed: {text}" for text in UNEXPLAINED_SHAPES] if n_missed else lines
+    return [*aligned(heads, cells), "", f"# {len(rows) - n_missed} of {len(rows)} shapes hold"]
 
 
 def emulated_lines(rows: Sequence[Emulated]) -> list[str]:

@@ -1,11 +1,12 @@
 """Shapes: how figures of real systems change with their size and kind, beside what emu's mechanisms make of them.
 
 Law: nothing is fitted to what this table expects, but for the row that says so.  Endpoints are those fitted to eight GPUs on one
-node; the network's rate of b200-128-nccl comes from its ring over four nodes, which is no row here, and the network's latency
-of polaris-1024-nccl from the row of 32 ranks.  No row has a parameter of its own.
+node; the proxy's time of b200-128-nccl comes from NVLSTree over eight nodes, which is no row here, and the network's latency of
+polaris-1024-nccl from the row of 32 ranks.  No row has a parameter of its own.
 
-Long calls are simulated with 2 GiB in place of the measured 8 GiB, as rates hardly change from there on.  ``togethercomputer`` is
-of B200 nodes with eight NDR ports, NCCL 2.29.7; SHARP there is NVLS inside the nodes with SHARP between them here.
+``togethercomputer`` are two clusters of B200 nodes with eight NDR ports: the first with NCCL 2.29.7; the second with two queue
+pairs for each connection, NCCL 2.28.9 and 2.30.7.  SHARP is CollNet's chain there: their script leaves the algorithm to NCCL with
+NVLS off, and on the second cluster, where it was looked at, that was the chain.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from emu.validation.uplinks import inter_over_intra, slowed_by_cpus
 
 TOLERANCE: Final = 0.15
 MIB: Final = 2**20
-LONG_BYTES: Final = 2048 * MIB
+LONG_BYTES: Final = 8192 * MIB
 CLUSTER: Final = "b200-128-nccl"
+SHARP: Final = "collnet_chain"
 TOGETHER: Final = "togethercomputer/together-nccl-tests, 8 GiB"
+SECOND: Final = "togethercomputer, second cluster, 8 GiB"
 POLARIS: Final = "argonne-lcf/alcf-nccl-tests"
 
 
@@ -170,12 +173,12 @@ def _twist_gain() -> float:
     return _alltoall("tpu-v4-4x4x8-twisted").algbw / _torus("4x4x8").algbw
 
 
-def _both(algorithm: str, name: str, measured: dict[int, float]) -> tuple[Shape, ...]:
+def _over(algorithm: str, name: str, measured: dict[int, float], source: str = TOGETHER) -> tuple[Shape, ...]:
     """Bus bandwidth over so many nodes."""
     return tuple(
         Shape(
             what=f"{name} on {n_nodes} nodes of 8 B200",
-            source=TOGETHER,
+            source=source,
             expected=expected,
             unit="GB/s",
             find=partial(_busbw, algorithm, n_nodes),
@@ -189,11 +192,13 @@ SHAPES: Final = (
     Shape(what="ring, 8 B: 4 to 8 nodes over 2 to 4", source="2 (n-1) steps", expected=2.0, find=_growth),
     Shape(what="tree on 2 nodes over 4", source=TOGETHER, expected=332.7 / 187.5, find=partial(_ratio, "tree", 2, 4)),
     Shape(what="NVLSTree on 2 nodes over 4", source=TOGETHER, expected=713.4 / 289.5, find=partial(_ratio, "nvlstree", 2, 4)),
-    Shape(what="SHARP on 16 nodes over 2", source=TOGETHER, expected=545.3 / 542.9, find=partial(_ratio, "nvls", 16, 2)),
-    *_both("ring", "ring", {2: 344.3, 8: 308.6}),
-    *_both("tree", "tree", {2: 332.7, 4: 187.5}),
-    *_both("nvlstree", "NVLSTree", {2: 713.4, 4: 289.5}),
-    *_both("nvls", "SHARP", {2: 542.9, 4: 542.3, 16: 545.3}),
+    Shape(what="SHARP on 16 nodes over 2", source=TOGETHER, expected=545.3 / 542.9, find=partial(_ratio, SHARP, 16, 2)),
+    *_over("ring", "ring", {2: 344.3, 4: 311.2, 8: 308.6}),
+    *_over("tree", "tree", {2: 332.7, 4: 187.5}),
+    *_over("nvlstree", "NVLSTree", {2: 713.4, 4: 289.5, 16: 280.1}),
+    *_over(SHARP, "SHARP", {2: 542.9, 4: 542.3, 16: 545.3}),
+    *_over("nvlstree", "NVLSTree, other cluster,", {4: 343.0}, SECOND),
+    *_over("collnet_direct", "CollnetDirect, other cluster,", {2: 545.4, 4: 550.6, 16: 537.5}, SECOND),
     Shape(
         what="MI300X, 8 GPUs over 2",
         source="stas00/ml-engineering, 4 GiB",
@@ -248,10 +253,3 @@ SHAPES: Final = (
     Shape(what="CloudMatrix, with CPUs over without", source="3,776 / 3,136 GB/s", expected=1.20, find=slowed_by_cpus),
 )
 """all_reduce where nothing else is said."""
-
-UNEXPLAINED: Final = (
-    "NVLSTree on two nodes fills its ports, 47.6 of 50 GB/s, and on four, as ring and SHARP, only three quarters of them; emu's"
-    " ports have one rate, that of the ring on four, so that what is left of the factor is 2, each byte that crosses twice;"
-    " NCCL's chunks are half as long from four nodes on, but at 0.2 us each that is 6 of the 29 % that are missing",
-)
-"""Of the rows that miss, for the end of the table."""

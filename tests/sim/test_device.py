@@ -39,9 +39,9 @@ COSTS = EndpointCosts(
 )
 
 
-def star(n_ranks: int, costs: EndpointCosts | None) -> Topology:
+def star(n_ranks: int, costs: EndpointCosts | None, host_size: int = 1) -> Topology:
     """A byte per ps and 1000 ps from rank to rank."""
-    settings = {"ranks": str(n_ranks), "rate": "1000GB/s", "latency": f"{LATENCY_PS}ps"}
+    settings = {"ranks": str(n_ranks), "rate": "1000GB/s", "latency": f"{LATENCY_PS}ps", "host_size": str(host_size)}
     return replace(load_fabric("star", settings), endpoint=costs)
 
 
@@ -126,6 +126,37 @@ def test_a_trees_rate_is_that_of_its_busiest_channel(n_ranks: int, sends: int) -
     assert busiest_ps <= found_ps <= 1.05 * busiest_ps
 
 
+SLOT_BYTES = 128 << 10
+PROXIED = replace(COSTS, network_slot_ps=10 * SLOT_BYTES, copy_rate_bps=None)
+"""A proxy that takes longer over a slot than the line and the accelerator do."""
+
+
+def proxied_ps(n_ranks: int, n_slots: int, costs: EndpointCosts = PROXIED, host_size: int = 1) -> int:
+    """Of an alltoall with that many slots for each peer."""
+    members = tuple(range(n_ranks))
+    size = n_slots * SLOT_BYTES * n_ranks
+    return predict_ps(star(n_ranks, costs, host_size), "alltoall", "direct", size, members, 0)
+
+
+@pytest.mark.parametrize(("n_ranks", "n_slots"), [(2, 8), (4, 8), (3, 1)])
+def test_a_proxy_does_one_slot_after_the_other(n_ranks: int, n_slots: int) -> None:
+    """Where it is slower than all else a call takes the proxy's time for every slot that leaves the host and every one that
+    comes, from when the first message is issued; the proxies of several hosts work at the same time."""
+    issued_ps = 700 + 5000 + 11
+    assert proxied_ps(n_ranks, n_slots) == issued_ps + 2 * (n_ranks - 1) * n_slots * PROXIED.network_slot_ps
+
+
+def test_a_fast_proxy_costs_a_slot_at_either_end() -> None:
+    """A proxy that keeps up delays a message by its first slot where it leaves and by its last where it comes."""
+    fast = replace(PROXIED, network_slot_ps=100)
+    assert proxied_ps(2, 8, fast) - proxied_ps(2, 8, replace(PROXIED, network_slot_ps=0)) == 2 * 100
+
+
+def test_inside_a_host_there_is_no_proxy() -> None:
+    """What stays in a host costs no slot."""
+    assert proxied_ps(4, 8, host_size=4) == proxied_ps(4, 8, replace(PROXIED, network_slot_ps=0), host_size=4)
+
+
 def test_no_costs_no_difference() -> None:
     """An endpoint whose only number is a rate far above the links' takes the links' time, but for the order of its messages."""
     free = EndpointCosts(rate_bps=BYTE_PER_PS * 1000)
@@ -136,9 +167,10 @@ def test_no_costs_no_difference() -> None:
 @pytest.mark.parametrize(
     ("name", "algorithm"), [("all_reduce", "ring"), ("all_reduce", "tree"), ("alltoall", "direct"), ("all_gather", "direct")]
 )
-def test_both_drivers_agree(tmp_path: Path, name: str, algorithm: str) -> None:
+@pytest.mark.parametrize("slot_ps", [0, 2000])
+def test_both_drivers_agree(tmp_path: Path, slot_ps: int, name: str, algorithm: str) -> None:
     """An emulated run has the simulator's times to the picosecond, whatever protocol the tuner takes."""
-    fabric, options = star(3, COSTS), {"algorithm": algorithm}
+    fabric, options = star(3, replace(COSTS, network_slot_ps=slot_ps)), {"algorithm": algorithm}
     expected = simulated(fabric, collective, name, 5000, options)
     found = emulated_in_process(
         fabric,

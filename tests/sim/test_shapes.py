@@ -1,4 +1,4 @@
-"""The shapes of real systems, by mechanism: every row of ``emu validate --shapes`` that holds, and what the table says of it."""
+"""The shapes of real systems, by mechanism: the rows of ``emu validate --shapes``, and what the table says of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from emu.validation.report import shape_lines
 from emu.validation.shapes import SHAPES, Found, Shape
 from emu.validation.uplinks import inter_over_intra, slowed_by_cpus
 
-MISSED = {
-    "NVLSTree on 2 nodes of 8 B200",
-    "NVLSTree on 2 nodes over 4",
-}
-"""What the end of the table explains."""
-HOLDING = [shape for shape in SHAPES if shape.what not in MISSED]
+TESTED = [shape for shape in SHAPES if shape.what != "NVLSTree on 16 nodes of 8 B200"]
+"""All but one that takes half a minute and is the same on fewer nodes."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", HOLDING, ids=[shape.what for shape in HOLDING])
+@pytest.mark.parametrize("shape", TESTED, ids=[shape.what for shape in TESTED])
 def test_a_shape_comes_out(shape: Shape) -> None:
     """What was measured, or what the law says, comes out within the row's tolerance, nothing being fitted to it."""
     found = Found(shape=shape, value=shape.find())
@@ -31,12 +27,10 @@ def test_a_second_level_as_fast_as_its_npus_costs_nothing_until_cpus_share_it() 
 
 
 def test_a_row_says_how_far_off_it_is() -> None:
-    """The table has expected and found, the signed error and whether it is within the row's tolerance, and explains misses."""
+    """The table has expected and found, the signed error and whether it is within the row's tolerance."""
     shape = Shape(what="a ratio", source="a paper", expected=2.0, find=lambda: 2.4)
     rows = [Found(shape=shape, value=shape.find()), Found(shape=shape, value=1.8)]
     text = shape_lines(rows)
     assert text[2].split() == ["a", "ratio", "2", "2.4", "x", "+20.0", "15", "MISS", "a", "paper"]
     assert text[3].split()[-5:] == ["-10.0", "15", "yes", "a", "paper"]
-    assert text[5] == "# 1 of 2 shapes hold"
-    assert text[6].startswith("# missed: ")
-    assert len(shape_lines(rows[1:])) == 5
+    assert text[5:] == ["# 1 of 2 shapes hold"]

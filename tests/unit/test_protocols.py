@@ -130,11 +130,39 @@ def test_rates_by_protocol() -> None:
 def test_a_trees_channels_each_have_their_own_rate() -> None:
     """One of 24 channels has a 24th of the rate; across hosts only those of the ports are open, for a ring together."""
     costs = replace(HOPPER, channels=24, host_channels=16)
-    inside, across = (charges(costs, "all_reduce", "tree", "simple", crosses) for crosses in (False, True))
+    inside, across = (charges(costs, "all_reduce", "tree", "simple", n_hosts) for n_hosts in (1, 2))
     assert (inside.lanes, across.lanes) == (24, 16)
     assert inside.rate_bps == across.rate_bps == 15 * GB_PER_S
-    assert charges(costs, "all_reduce", "ring", "simple", True).rate_bps == 16 * 15 * GB_PER_S
-    assert charges(replace(HOPPER, host_channels=None), "all_reduce", "ring", "simple", True).rate_bps == HOPPER.rate_bps
+    assert charges(costs, "all_reduce", "ring", "simple", 2).rate_bps == 16 * 15 * GB_PER_S
+    assert charges(replace(HOPPER, host_channels=None), "all_reduce", "ring", "simple", 2).rate_bps == HOPPER.rate_bps
+
+
+def test_collnet_opens_half_as_many_channels_again() -> None:
+    """Over hosts CollNet has three channels for every two of a ring's, at most all, and its chain a rate for each."""
+    costs = replace(HOPPER, channels=24, host_channels=12)
+    assert charges(costs, "all_reduce", "collnet_direct", "simple", 2).rate_bps == 18 * 15 * GB_PER_S
+    assert charges(replace(costs, host_channels=20), "all_reduce", "collnet_direct", "simple", 2).rate_bps == 24 * 15 * GB_PER_S
+    chain = charges(costs, "all_reduce", "collnet_chain", "simple", 2)
+    assert (chain.lanes, chain.rate_bps) == (18, 15 * GB_PER_S)
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "protocol", "n_hosts", "slot_kib"),
+    [
+        ("all_reduce", "ring", "simple", 2, 1024),
+        ("all_reduce", "tree", "simple", 2, 512),
+        ("all_reduce", "tree", "ll", 2, 32),
+        ("all_reduce", "collnet_chain", "simple", 2, 512),
+        ("alltoall", "direct", "simple", 2, 128),
+        ("all_reduce", "nvls", "simple", 8, 128),
+        ("all_reduce", "nvlstree", "simple", 3, 128),
+        ("all_reduce", "nvlstree", "simple", 4, 64),
+    ],
+)
+def test_a_proxys_slots_are_nccls(collective: str, algorithm: str, protocol: str, n_hosts: int, slot_kib: int) -> None:
+    """A ring's slice, a tree's step, 128 KiB of grouped messages and NVLS, 64 KiB of NVLSTree over four hosts; a part is one."""
+    its = charges(replace(HOPPER, network_slot_ps=7), collective, algorithm, protocol, n_hosts)
+    assert [its.proxy_ps(slots * slot_kib * 1024 + more) for slots, more in ((0, 1), (1, 0), (3, 1))] == [7, 7, 28]
 
 
 def test_a_trees_block_goes_in_steps_of_one_channel() -> None:
@@ -147,10 +175,10 @@ def test_a_trees_block_goes_in_steps_of_one_channel() -> None:
         (1 << 10, 4, 4 << 10),
         (1 << 30, 16, 4 << 20),
     ):
-        cut = slice_bytes(costs, "all_reduce", "tree", "simple", block_bytes, n_blocks=n_blocks, crosses_hosts=True)
+        cut = slice_bytes(costs, "all_reduce", "tree", "simple", block_bytes, n_blocks=n_blocks, n_hosts=2)
         assert cut == cut_bytes
-    over_128 = slice_bytes(costs, "all_reduce", "tree", "simple", 1 << 30, n_blocks=16, n_ranks=128, crosses_hosts=True)
-    assert over_128 == -(-(1 << 30) // 73)
+    over_128 = slice_bytes(costs, "all_reduce", "tree", "simple", 1 << 30, n_blocks=16, n_ranks=128, n_hosts=2)
+    assert over_128 == -(-(1 << 30) // 122)
 
 
 def test_grouped_calls_have_a_setup_of_their_own() -> None:
