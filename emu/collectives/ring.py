@@ -50,7 +50,7 @@ def build(collective: str, n_ranks: int, root: int = 0, layout: Layout | None = 
         builder.n_blocks = n_ranks
         reduce = collective == "reduce_scatter"
         for order in orders:
-            blocks = {place: rank for place, rank in enumerate(order) if _carries(place, len(orders))}
+            blocks = {place: rank for place, rank in enumerate(order) if carries(place, len(orders))}
             _go_round(builder, order, blocks, first=int(reduce), reduce=reduce)
     return builder.build()
 
@@ -68,7 +68,7 @@ def rings(layout: Layout) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(order(number)) for number in range(n_rings))
 
 
-def _carries(place: int, n_rings: int) -> bool:
+def carries(place: int, n_rings: int) -> bool:
     """Whether a ring carries the block of the rank at this place of it.
 
     One rank of each node in each ring, so that over all rings every rank has its block carried, and is the last to get one, once.

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from emu.scale.call import Answer, NotExact, OneCall, Times
+from emu.scale.slices import levels_of
 from emu.scale.wires import Wire, check_plain, check_reach, check_window, wires_of
 from emu.topologies.graph import Topology
 
@@ -21,7 +22,6 @@ MOST_CROSSINGS: Final = 40_000_000
 """Chunks times links; each takes about 100 bytes while it is sorted."""
 MOST_ROUTED: Final = 1_100_000
 """Pairs of ranks whose ways are asked for one by one."""
-MOST_LEVELS: Final = 64
 
 
 def alltoall(call: OneCall) -> Answer:
@@ -79,14 +79,11 @@ def _levels(ways: Times, n_links: int) -> Times:
     follows = [ways[:, hop : hop + 2] for hop in range(ways.shape[1] - 1)]
     joined = [two[two[:, 1] >= 0] for two in follows]
     pairs = np.unique(np.concatenate([two[:, 0] * n_links + two[:, 1] for two in joined])) if joined else np.zeros(0, np.int64)
-    before, after = pairs // n_links, pairs % n_links
-    levels = np.zeros(n_links, np.int64)
-    for _ in range(MOST_LEVELS):
-        short_of = levels[after] <= levels[before]
-        if not short_of.any():
-            return levels
-        np.maximum.at(levels, after[short_of], levels[before[short_of]] + 1)
-    raise NotExact("ways go round in a circle")
+    before, after = np.divmod(pairs, n_links)
+    levels = levels_of(before, after, n_links)
+    if levels is None:
+        raise NotExact("ways go round in a circle")
+    return levels
 
 
 class _Flights:

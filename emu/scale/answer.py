@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from emu.collectives.call import ROOTED, auto_chunk_bytes, n_counts_of
@@ -15,6 +16,7 @@ from emu.scale.alltoall import alltoall
 from emu.scale.call import Answer, NotExact, OneCall
 from emu.scale.fluid import fluid
 from emu.scale.grids import alltoall_on_grid
+from emu.scale.ring_slices import long_ring, ring_in_slices
 from emu.scale.rings import ring
 from emu.scale.trees import long_tree, tree
 from emu.topologies.graph import Topology
@@ -66,7 +68,9 @@ def _size_bytes(call: OneCall) -> int:
 def by_arithmetic(call: OneCall) -> Answer:
     """Raises NotExact."""
     if call.algorithm == "ring":
-        return ring(call)
+        with suppress(NotExact):
+            return ring(call)
+        return ring_in_slices(call)
     if call.algorithm == "direct" and call.collective == "alltoall":
         return alltoall_on_grid(call) if isinstance(call.topology.router, DimensionOrder) else alltoall(call)
     if call.algorithm == "tree":
@@ -76,7 +80,8 @@ def by_arithmetic(call: OneCall) -> Answer:
 
 def _estimate(call: OneCall) -> Answer:
     """Raises NotExact where there is none."""
-    return long_tree(call) if call.algorithm == "tree" else fluid(call)
+    estimates = {"tree": long_tree, "ring": long_ring}
+    return estimates.get(call.algorithm, fluid)(call)
 
 
 def answer(call: OneCall, *, why_not: str) -> Answer:

@@ -21,8 +21,20 @@ MOST_KEPT: Final = 100_000_000
 class Connections:
     """Those of the edges of a pattern; two edges between the same ranks share one."""
 
-    def __init__(self, call: OneCall, sources: Times, targets: Times, edges: Times, full: list[int], short: list[int]) -> None:
-        """``sources``, ``targets``: ranks, by edge; ``edges``: those that there are, each with one chunk of every size."""
+    def __init__(
+        self,
+        call: OneCall,
+        sources: Times,
+        targets: Times,
+        edges: Times,
+        full: list[int],
+        short: list[int],
+        *,
+        n_times: int = 1,
+        with_credit: bool = True,
+    ) -> None:
+        """``sources``, ``targets``: ranks, by edge; ``edges``: those that there are, each with one chunk of every size, so many
+        times."""
         topology = call.topology
         n, ranks = topology.n_ranks, topology.ranks
         self._spread = topology.router.spread
@@ -37,7 +49,7 @@ class Connections:
         self._way_starts = np.cumsum(lengths + 1) - lengths - 1
         self._ways = np.array([link for route in routes for link in (*route, -1)], np.int64)
         self._hops = lengths[:: self._spread]
-        n_messages = n_edges * len(full)
+        n_messages = n_edges * len(full) * n_times
         self.n_crossings = int((n_messages[:, None] * lengths.reshape(-1, self._spread)).sum()) // self._spread
         self._start = np.zeros(len(sources) * len(full), np.int32)
         """By chunk: where its way begins."""
@@ -46,7 +58,7 @@ class Connections:
         self.have_credit = False
         is_given = any(link.window_bytes is not None for link in topology.links)
         size = max(*full, *short)
-        if is_given or int(n_messages.max()) * size > MIN_WINDOW_BYTES:
+        if with_credit and (is_given or int(n_messages.max()) * size > MIN_WINDOW_BYTES):
             windows = np.array([connection_window_bytes(topology, ranks[a], ranks[b]) for a, b in pairs], np.int64)
             self._group = -(-windows // (4 * size))
             self._most = np.maximum(windows // size - 1, (windows - 1) // (4 * size))
@@ -61,6 +73,13 @@ class Connections:
             self._granted = np.full((len(keys), int((n_messages // self._group).max()) + 2), NEVER_PS, np.int64)
             self._granted[:, 0] = 0
             self._blocked = np.full((len(keys), int(n_messages.max())), -1, np.int32)
+
+    def followers(self) -> tuple[Times, Times, Times]:
+        """Links and what comes after them on a way, each two once; and the last links of ways."""
+        inner = (self._ways[:-1] >= 0) & (self._ways[1:] >= 0)
+        joined = np.unique(self._ways[:-1][inner] * self._n_links + self._ways[1:][inner])
+        before, after = np.divmod(joined, self._n_links)
+        return before, after, self._ways[np.flatnonzero(self._ways < 0) - 1]
 
     def hops(self, edges: Times) -> Times:
         """Links on their first lanes' ways."""
@@ -77,8 +96,7 @@ class Connections:
         its = self._of_edge[edges]
         way = its
         if self._spread > 1 or self.have_credit:
-            turn = self._asked[its] + _turns(its)
-            np.add.at(self._asked, its, 1)
+            turn = _turns(self._asked, its)
             way = its * self._spread + turn % self._spread
         self._start[numbers] = self._way_starts[way]
         if self.have_credit:
@@ -95,8 +113,7 @@ class Connections:
     def consume(self, edges: Times, time: Times) -> Chunks:
         """Chunks that were taken, in order; returned are those that credit for them lets go."""
         its = self._of_edge[edges]
-        count = self._consumed[its] + _turns(its) + 1
-        np.add.at(self._consumed, its, 1)
+        count = _turns(self._consumed, its) + 1
         pays = count % self._group[its] == 0
         its, grant = its[pays], count[pays] // self._group[its[pays]]
         due = time[pays] + self._back[its]
@@ -111,12 +128,14 @@ class Connections:
         return Chunks(time, time, numbers << HOP_BITS, self._ways[self._start[numbers]], self._n_links + self._target[its[row]])
 
 
-def _turns(values: Times) -> Times:
-    """How many times each value came before."""
-    order = np.argsort(values, kind="stable")
+def _turns(counts: Times, values: Times) -> Times:
+    """How many times each value came before, here and as counted so far; they are counted."""
+    turns = counts[values]
+    np.add.at(counts, values, 1)
+    again = np.flatnonzero(counts[values] - turns > 1)
+    order = again[np.argsort(values[again], kind="stable")]
     in_order = values[order]
-    begins = np.concatenate([[True], in_order[1:] != in_order[:-1]])
-    place = np.arange(len(values))
-    turns = np.empty(len(values), np.int64)
-    turns[order] = place - np.maximum.accumulate(np.where(begins, place, 0))
+    place = np.arange(len(order))
+    begins = np.concatenate([[True], in_order[1:] != in_order[:-1]])[: len(order)]
+    turns[order] += place - np.maximum.accumulate(np.where(begins, place, 0))
     return turns

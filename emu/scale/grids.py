@@ -2,7 +2,7 @@
 
 All messages are handed over at the start, each rank's farthest first, and nothing waits for anything but links.  The next
 link of a message follows from where it is, where it goes and its lane, so ways are not kept: 4,096 ranks have 201 million
-crossings of 17 million messages.
+crossings of 17 million messages.  Where links have one rate there is less to know of them: :mod:`emu.scale.packed`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import math
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from emu.scale.call import Answer, NotExact, OneCall, Times
+from emu.scale.grid_ways import STARTED_AT_ONCE, farthest_first, next_links
 from emu.scale.loads import alltoall_loads
+from emu.scale.packed import PackedExchange, is_packable
 from emu.scale.slices import Calendar, Chunks, Links, in_order
-from emu.scale.wires import check_plain, check_reach, check_window, wires_of
+from emu.scale.wires import Wire, check_plain, check_reach, check_window, wires_of
 from emu.topologies.graph import Topology
 from emu.topologies.routers import DimensionOrder
 
 MOST_CROSSINGS: Final = 250_000_000
-"""Chunks times links: a quarter of a microsecond each."""
+"""Chunks times links: 60 ns each where links are even, else 170."""
 MOST_SLICES: Final = 200_000
-STARTED_AT_ONCE: Final = 1 << 20
 
 
 def alltoall_on_grid(call: OneCall) -> Answer:
@@ -40,14 +40,14 @@ def alltoall_on_grid(call: OneCall) -> Answer:
     if loads.sum() * len(sizes) > MOST_CROSSINGS:
         raise NotExact(f"chunks cross links {loads.sum() * len(sizes):,.0f} times")
     check_reach(wires, max(sizes), math.ceil(loads.max()) * len(sizes) * sum(router.shape))
-    links = Links(wires, sizes)
     last_ps = max(load * sum(map(wire.duration_ps, sizes)) for load, wire in zip(loads.tolist(), wires, strict=True))
-    if last_ps > MOST_SLICES * links.slice_ps:
+    if last_ps > MOST_SLICES * min(wire.latency_ps for wire in wires):
         raise NotExact("it takes too many times the shortest latency")
-    exchange = _Exchange(topology, router, len(sizes), links)
+    kind = PackedExchange if is_packable(topology, wires, sizes) else _Exchange
+    exchange = kind(topology, router, wires, sizes)
     exchange.run()
     sent = np.zeros(n, np.int64)
-    np.add.at(sent, [link.source for link in topology.links], links.wire_bytes)
+    np.add.at(sent, [link.source for link in topology.links], exchange.wire_bytes)
     return Answer(
         completed_ps=tuple(exchange.completed_ps.tolist()),
         method="exact, vectorised, direct in slices of time",
@@ -59,21 +59,25 @@ def alltoall_on_grid(call: OneCall) -> Answer:
 class _Exchange:
     """All chunks: a message is its chunk, its source and its target, in as many bits as ranks need."""
 
-    def __init__(self, topology: Topology, router: DimensionOrder, n_chunks: int, links: Links) -> None:
+    def __init__(self, topology: Topology, router: DimensionOrder, wires: list[Wire], sizes_bytes: list[int]) -> None:
         self._n = topology.n_ranks
-        self._n_chunks = n_chunks
+        self._n_chunks = n_chunks = len(sizes_bytes)
         self._bits = self._n.bit_length()
         self._mask = (1 << self._bits) - 1
-        self._links = links
+        self._links = Links(wires, sizes_bytes)
         self._n_links = len(topology.links)
         self._router = router
         self._from = np.array([link.source for link in topology.links], np.int64)
         self._to = np.array([link.target for link in topology.links], np.int64)
         self._spread = router.spread
-        self._next = [_next_links(topology, router, lane) for lane in range(min(n_chunks, self._spread))]
+        self._next = [next_links(topology, router, lane) for lane in range(min(n_chunks, self._spread))]
         """By lane, node and target; -1 is there."""
         self.completed_ps = np.zeros(self._n, np.int64)
         """By rank: all has come to it, and all that it sent has left."""
+
+    @property
+    def wire_bytes(self) -> Times:
+        return self._links.wire_bytes
 
     def run(self) -> None:
         calendar = Calendar(self._links.slice_ps)
@@ -89,10 +93,7 @@ class _Exchange:
 
     def _start(self, sources: Times, calendar: Calendar) -> None:
         """What these ranks send: the farthest first, then in the order in which targets follow; chunk after chunk."""
-        n = self._n
-        targets = (sources[:, None] + np.arange(1, n)) % n
-        farthest = np.argsort(-_hops(self._router, sources[:, None], targets), axis=1, kind="stable")
-        targets = np.take_along_axis(targets, farthest, axis=1)
+        targets = farthest_first(self._router, sources, self._n)
         chunk = np.arange(self._n_chunks)
         message = (((chunk[:, None] << self._bits) + sources[:, None, None] << self._bits) + targets[:, None, :]).reshape(-1)
         nothing = np.zeros(len(message), np.int64)
@@ -130,40 +131,3 @@ class _Exchange:
 
     def _chunk_of(self, message: Times) -> Times:
         return message >> 2 * self._bits
-
-
-def _next_links(topology: Topology, router: DimensionOrder, lane: int) -> npt.NDArray[np.int32]:
-    """The router's rule for all nodes and targets at once.  Raises NotExact where cables are parallel."""
-    n = topology.n_ranks
-    between = {(link.source, link.target): index for index, link in enumerate(topology.links)}
-    if len(between) < len(topology.links):
-        raise NotExact("a hash picks among parallel cables")
-    found = np.full((n, n), -1, np.int32)
-    nodes = np.arange(n)
-    n_ties = sum(map(router.ties, router.shape))
-    stride = 1
-    for size in reversed(router.shape):
-        here = nodes // stride % size
-        ahead = (here - here[:, None]) % size
-        up = 2 * ahead < size if router.wrap else here > here[:, None]
-        if router.ties(size):
-            n_ties -= 1
-            up |= (2 * ahead == size) & ((here[:, None] + (lane >> n_ties)) % 2 == 0)
-        upward, downward = (
-            np.array([between.get(ends, -1) for ends in zip(nodes.tolist(), neighbours.tolist(), strict=True)])
-            for neighbours in (nodes + ((here + step) % size - here) * stride for step in (1, -1))
-        )
-        found = np.where(ahead == 0, found, np.where(up, upward[:, None], downward[:, None])).astype(np.int32)
-        stride *= size
-    return found
-
-
-def _hops(router: DimensionOrder, sources: Times, targets: Times) -> Times:
-    """Links on the way."""
-    stride = 1
-    hops = np.zeros(np.broadcast_shapes(sources.shape, targets.shape), np.int64)
-    for size in reversed(router.shape):
-        offset = targets // stride % size - sources // stride % size
-        hops += np.minimum(offset % size, -offset % size) if router.wrap else np.abs(offset)
-        stride *= size
-    return hops

@@ -1,14 +1,15 @@
-"""Slices: a whole fabric's links, in slices of time no longer than the shortest latency.
+"""Slices: a whole fabric's links, in slots: slices of time, or the links of one level within a slice.
 
-Law: what crosses a link within a slice comes to the next one after it.  So all chunks of a slice are taken at once, sorted by
-link, by their heads, and where these are equal as the calendar has them: by the port that they come by, then in the order in
-which they were handed over (conservative lookahead: Chandy and Misra, IEEE TSE 5 (1979)).  The links' rule is that of
-``fabric/link.py``; ways may go round in circles.
+Law: what crosses a link within a slot comes to the next one in a later slot: slices are no longer than heads take over a link,
+or links are in levels.  So all chunks of a slot are taken at once, sorted by link, by their heads, and where these are equal as
+the calendar has them: by the port that they come by, then in the order in which they were handed over (conservative lookahead:
+Chandy and Misra, IEEE TSE 5 (1979)).  The links' rule is that of ``fabric/link.py``.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -19,7 +20,10 @@ from emu.scale.call import NotExact, Times
 from emu.scale.wires import Wire
 
 LEAST_SLICE_PS: Final = 10_000
-SLICES_IN_A_BIN: Final = 64
+MOST_LEVELS: Final = 64
+MOST_KEY: Final = 1 << 62
+"""Links times ports times picoseconds of a slice, to be sorted by all three at once."""
+SLOTS_IN_A_BIN: Final = 64
 
 
 class Chunks(NamedTuple):
@@ -59,20 +63,21 @@ def in_order(*keys: tuple[Times, int]) -> Times:
     return order
 
 
-class Calendar:
-    """Chunks by slice of time: near ones each in theirs, far ones in bins of many."""
+class Slots:
+    """Chunks by slot, a whole number that goes up with time: near ones each in theirs, far ones in bins of many."""
 
-    def __init__(self, slice_ps: int) -> None:
-        self.slice_ps = slice_ps
+    def __init__(self, slots_of: Callable[[Chunks], Times]) -> None:
+        self._slots_of = slots_of
         self._near: defaultdict[int, list[Chunks]] = defaultdict(list)
         self._far: defaultdict[int, list[Chunks]] = defaultdict(list)
         self._bin = 0
 
     def add(self, chunks: Chunks) -> None:
+        """None of them before the slot that was taken last."""
         if not len(chunks.time):
             return
-        number = chunks.time // self.slice_ps - self._bin * SLICES_IN_A_BIN
-        key = np.where(number < SLICES_IN_A_BIN, number, SLICES_IN_A_BIN - 1 + number // SLICES_IN_A_BIN)
+        number = self._slots_of(chunks) - self._bin * SLOTS_IN_A_BIN
+        key = np.where(number < SLOTS_IN_A_BIN, number, SLOTS_IN_A_BIN - 1 + number // SLOTS_IN_A_BIN)
         order = np.argsort(key.astype(np.uint16) if int(key.max()) < 1 << 16 else key, kind="stable")
         key = key[order]
         chunks = chunks.at(order)
@@ -80,21 +85,47 @@ class Calendar:
         for begin, end in pairwise(bounds):
             ahead = int(key[begin])
             part = Chunks(*(its[begin:end] for its in chunks))
-            if ahead < SLICES_IN_A_BIN:
-                self._near[self._bin * SLICES_IN_A_BIN + ahead].append(part)
+            if ahead < SLOTS_IN_A_BIN:
+                self._near[self._bin * SLOTS_IN_A_BIN + ahead].append(part)
             else:
-                self._far[self._bin + ahead - SLICES_IN_A_BIN + 1].append(part)
+                self._far[self._bin + ahead - SLOTS_IN_A_BIN + 1].append(part)
 
     def next(self) -> tuple[int, Chunks] | None:
-        """The first slice: when it begins and what it holds; None when nothing is left."""
+        """The first slot and what it holds; None when nothing is left."""
         while not self._near:
             if not self._far:
                 return None
             self._bin = min(self._far)
-            parts = self._far.pop(self._bin)
-            self.add(Chunks(*(np.concatenate(its) for its in zip(*parts, strict=True))))
-        number = min(self._near)
-        return number * self.slice_ps, together(self._near.pop(number))
+            self.add(together(self._far.pop(self._bin)))
+        slot = min(self._near)
+        return slot, together(self._near.pop(slot))
+
+
+class Calendar(Slots):
+    """Slots that are slices of time."""
+
+    def __init__(self, slice_ps: int) -> None:
+        super().__init__(lambda chunks: chunks.time // slice_ps)
+        self.slice_ps = slice_ps
+
+    def next(self) -> tuple[int, Chunks] | None:
+        """The first slice: when it begins and what it holds; None when nothing is left."""
+        found = super().next()
+        return None if found is None else (found[0] * self.slice_ps, found[1])
+
+
+def levels_of(before: Times, after: Times, n_links: int) -> Times | None:
+    """Per link the longest number of links before it on any way; None where ways go round in a circle.
+
+    ``before``, ``after``: links that follow each other on a way.
+    """
+    levels = np.zeros(n_links, np.int64)
+    for _ in range(MOST_LEVELS):
+        short_of = levels[after] <= levels[before]
+        if not short_of.any():
+            return levels
+        np.maximum.at(levels, after[short_of], levels[before[short_of]] + 1)
+    return None
 
 
 class Links:
@@ -151,6 +182,11 @@ class Links:
         latency = self._latency[link]
         return head_out + latency, tail_out + latency, tail_out + self._added[link]
 
+    def least_ps(self, links: Times, *, whole: bool) -> int:
+        """The shortest time that a chunk takes over any of these, to its head's coming to the far end, or ``whole``."""
+        costs = self._duration if whole else self._first
+        return int((costs.min(axis=0)[self._kind[links]] + self._latency[links]).min())
+
 
 def _running_max(values: Times, number: Times) -> Times:
     """The largest so far among those with the same number; numbers go up."""
@@ -160,3 +196,43 @@ def _running_max(values: Times, number: Times) -> Times:
         raise NotExact("times are too long to be sorted by link")
     lifted = number * span
     return np.maximum.accumulate(values - least + lifted) - lifted + least
+
+
+def run_in_windows(
+    links: Links,
+    followers: tuple[Times, Times, Times],
+    n_ports: int,
+    start: Chunks,
+    cross: Callable[[Chunks], Chunks],
+    arrive: Callable[[Chunks], Chunks],
+) -> None:
+    """Slot after slot: what arrives in a window of time, then what crosses links in each of its slices, level by level.
+
+    ``followers``: links and what comes after them on a way, and the last links of ways; ``n_ports``: of values of ``by``;
+    ``cross``, ``arrive``: what chunks in the calendar's order come to.  A chunk is there when its last byte is, so a window is as
+    long as the shortest last link takes for a whole chunk, and a slice as long where no way goes round in a circle.  What is sent
+    for an arrival, or for the credit that it gives, is known before anything crosses a link in that window.
+    """
+    before, after, last = followers
+    n_links = len(links.wire_bytes)
+    window_ps = slice_ps = min(links.least_ps(last, whole=True), MOST_KEY // (n_links * n_ports))
+    levels = levels_of(before, after, n_links)
+    if levels is None:
+        levels = np.zeros(n_links, np.int64)
+        slice_ps = min(window_ps, links.least_ps(before, whole=False))
+    level_of, n_slots, n_slices = levels, int(levels.max()) + 2, window_ps // slice_ps
+    window_ps = n_slices * slice_ps
+
+    def slots_of(chunks: Chunks) -> Times:
+        crossing: Times = chunks.time // slice_ps * n_slots + level_of[chunks.link] + 1
+        return np.where(chunks.link < 0, chunks.time // window_ps * (n_slices * n_slots), crossing)
+
+    slots = Slots(slots_of)
+    slots.add(start)
+    while (found := slots.next()) is not None:
+        slot, chunks = found
+        time = chunks.time - slot // n_slots * slice_ps
+        if slot % n_slots:
+            slots.add(cross(chunks.at(in_order((chunks.link, n_links), (time, slice_ps), (chunks.by, n_ports)))))
+        else:
+            slots.add(arrive(chunks.at(in_order((time, window_ps), (chunks.by, n_ports)))))

@@ -18,14 +18,14 @@ from emu.collectives.layout import layout_of
 from emu.collectives.tree import Tree, all_reduce_trees
 from emu.scale.call import Answer, NotExact, OneCall
 from emu.scale.connections import HOP_BITS, Connections
-from emu.scale.slices import Calendar, Chunks, Links, in_order, together
+from emu.scale.slices import Chunks, Links, run_in_windows, together
 from emu.scale.wires import check_plain, check_reach, wires_of
 
 LATER: Final = 1 << 62
-MOST_CROSSINGS: Final = 50_000_000
+MOST_CROSSINGS: Final = 60_000_000
 """Chunks times links: half a microsecond each."""
 MOST_IN_TREE: Final = 16_384
-"""Chunks of a tree: 3 ms each, in slices that hold little where ranks are few."""
+"""Chunks of a tree: 1.5 ms each, in slices that hold little where ranks are few."""
 HOPS_ASSUMED: Final = 6
 FEWEST_CHUNKS: Final = 16
 
@@ -87,8 +87,7 @@ class _Flow:
     def __init__(self, call: OneCall, trees: tuple[Tree, ...], full: list[int], short: list[int]) -> None:
         topology = call.topology
         n = topology.n_ranks
-        self._n_links = len(topology.links)
-        self._n_ports = self._n_links + n
+        self._n_ports = len(topology.links) + n
         self._n_chunks = len(full)
         self._n_places = n_places = n * len(trees)
         self._n_full = n_places - n if full != short else n_places
@@ -132,22 +131,7 @@ class _Flow:
         return int(sent[list(call.topology.ranks)].max())
 
     def run(self) -> None:
-        slice_ps = self._links.slice_ps
-        calendar = Calendar(slice_ps)
-        calendar.add(self._start())
-        while (found := calendar.next()) is not None:
-            begin_ps, chunks = found
-            is_there = chunks.link < 0
-            if is_there.any():
-                here = chunks.at(is_there)
-                order = in_order((here.time - begin_ps, slice_ps), (here.by, self._n_ports))
-                sent = self._arrive(here.at(order))
-                at_once = sent.time < begin_ps + slice_ps
-                calendar.add(sent.at(~at_once))
-                chunks = together([chunks.at(~is_there), sent.at(at_once)])
-            if len(chunks.time):
-                order = in_order((chunks.link, self._n_links), (chunks.time - begin_ps, slice_ps), (chunks.by, self._n_ports))
-                calendar.add(self._cross(chunks.at(order)))
+        run_in_windows(self._links, self._connections.followers(), self._n_ports, self._start(), self._cross, self._arrive)
 
     def _start(self) -> Chunks:
         """Leaves' messages: of each rank chunk after chunk, and of each chunk those to the farthest first."""
@@ -172,7 +156,7 @@ class _Flow:
         return Chunks(np.where(onward < 0, tail, head), tail, chunks.message + 1, onward, chunks.link)
 
     def _arrive(self, chunks: Chunks) -> Chunks:
-        """Chunks in the calendar's order.  Returns what is sent for them, and what credit for them lets go."""
+        """Chunks in the calendar's order.  Returns what credit for them lets go, and what is sent for them."""
         edge, chunk = np.divmod(chunks.message >> HOP_BITS, self._n_chunks)
         np.maximum.at(self.completed_ps, self._target[edge], chunks.time)
         is_up = edge < self._n_places
@@ -193,11 +177,12 @@ class _Flow:
         edges = np.concatenate([place[sends[goes_up]], self._n_places + children[children >= 0]])
         order = np.argsort(sent_for, kind="stable")
         sent_for, edges = sent_for[order], edges[order]
-        sent = self._connections.send(edges, edges * self._n_chunks + chunk[sent_for], chunks.time[sent_for], chunks.by[sent_for])
-        if not self._connections.have_credit:
-            return sent
-        of, turn = np.nonzero((causes >= 0) & (causes < LATER) & (self._children[spots // self._n_chunks] >= 0))
-        taken_for = np.concatenate([np.flatnonzero(~is_up), causes[of, turn]])
-        edges = np.concatenate([edge[~is_up], self._children[spots[of] // self._n_chunks, turn]])
-        order = np.argsort(taken_for, kind="stable")
-        return together([sent, self._connections.consume(edges[order], chunks.time[taken_for[order]])])
+        sent_of, sent_chunk, sent_time, sent_by = edges, chunk[sent_for], chunks.time[sent_for], chunks.by[sent_for]
+        freed = []
+        if self._connections.have_credit:
+            of, turn = np.nonzero((causes >= 0) & (causes < LATER) & (self._children[spots // self._n_chunks] >= 0))
+            taken_for = np.concatenate([np.flatnonzero(~is_up), causes[of, turn]])
+            edges = np.concatenate([edge[~is_up], self._children[spots[of] // self._n_chunks, turn]])
+            order = np.argsort(taken_for, kind="stable")
+            freed.append(self._connections.consume(edges[order], chunks.time[taken_for[order]]))
+        return together([*freed, self._connections.send(sent_of, sent_of * self._n_chunks + sent_chunk, sent_time, sent_by)])

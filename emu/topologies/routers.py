@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, Self, runtime_checkable
 
@@ -101,6 +102,15 @@ class Adjacency:
         if self._leaf[node]:
             return tuple(self.out[node]) if self._nearest(self._gates[node][0], gates) >= 0 else ()
         here = self._nearest(node, gates)
+        if len(gates) == 1:
+            costs, before, onto_end = self._toward(gates[0]), here - len(self.nodes), self._is_end
+            return tuple(
+                [
+                    link
+                    for link in self._onward[node]
+                    if 0 <= costs[to := targets[link]] == before - (onto_end[to] and to != gates[0])
+                ]
+            )
         return tuple(
             link
             for link in self._onward[node]
@@ -129,15 +139,15 @@ class Adjacency:
         costs[goal] = 0
         frontier = [goal]
         while frontier:
-            reached: dict[int, int] = {}
+            reached: defaultdict[int, set[int]] = defaultdict(set)
             for node in frontier:
-                cost = costs[node] + self._step_cost(node, goal)
-                for source in self._sources[node]:
-                    if costs[source] < 0 and cost < reached.get(source, cost + 1):
-                        reached[source] = cost
-            for source, cost in reached.items():
-                costs[source] = cost
-            frontier = list(reached)
+                reached[costs[node] + self._step_cost(node, goal)].update(self._sources[node])
+            frontier = []
+            for cost in sorted(reached):
+                found = [source for source in reached[cost] if costs[source] < 0]
+                for source in found:
+                    costs[source] = cost
+                frontier += found
         return costs
 
 

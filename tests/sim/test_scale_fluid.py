@@ -11,8 +11,9 @@ from emu.scale.answer import answer, by_arithmetic
 from emu.scale.call import NotExact, OneCall
 from emu.scale.fluid import fluid
 from emu.scale.loads import alltoall_loads
+from emu.scale.wires import wires_of
 from emu.topologies.fabric_file import load
-from tests.sim.test_scale import CLOS, HALF, HEADERS, LONGER, TREE, asked, by_machines, check_same
+from tests.sim.test_scale import CLOS, HALF, HEADERS, LONGER, TREE, asked, check_same
 
 SLOW_TORUS = {"shape": "5x5", "latency": "3us", "header": "58"}
 FULL_TREE = {"pods": "4", "leaves": "4", "spines": "4", "cores": "16", "accelerators_per_leaf": "4", "routing": "d_mod_k"}
@@ -25,6 +26,7 @@ FULL_TREE = {"pods": "4", "leaves": "4", "spines": "4", "cores": "16", "accelera
         ("torus", {"shape": "6x4x2"}, ()),
         ("mesh", {"shape": "4x5"}, ()),
         ("torus", SLOW_TORUS, (f"a0->a1={HALF}", f"a3->a4={LONGER}")),
+        ("torus", SLOW_TORUS, (f"a3->a4={LONGER}",)),
     ],
 )
 def test_alltoall_round_circles_is_that_of_the_machines(fabric: str, its: dict[str, str], impair: tuple[str, ...]) -> None:
@@ -32,6 +34,22 @@ def test_alltoall_round_circles_is_that_of_the_machines(fabric: str, its: dict[s
     for count, chunk_bytes in ((1000, None), (8192, 16384)):
         method = check_same(asked(fabric, its, "alltoall", "direct", count, impair=impair, chunk_bytes=chunk_bytes))
         assert method == "exact, vectorised, direct in slices of time"
+
+
+def test_alltoall_round_circles_in_uneven_chunks() -> None:
+    """A last chunk that is smaller than the others takes its own time."""
+    check_same(asked("torus", {"shape": "4x3"}, "alltoall", "direct", 5000, chunk_bytes=16_384))
+
+
+@pytest.mark.parametrize(("shape", "count", "chunk_bytes"), [("8x4x4", 1024, 4096), ("6x4x3", 32_768, 65_536)])
+def test_packed_chunks_are_those_in_slices(monkeypatch: pytest.MonkeyPatch, shape: str, count: int, chunk_bytes: int) -> None:
+    """Where links have one rate, chunks of one number each take the times of those that are kept whole: dense, or over bins."""
+    its = {"shape": shape}
+    call = asked("torus", its, "alltoall", "direct", count, impair=(f"a0->a1={LONGER}",), chunk_bytes=chunk_bytes)
+    packed = by_arithmetic(call)
+    assert grids.is_packable(call.topology, wires_of(call), [chunk_bytes] * 2)
+    monkeypatch.setattr(grids, "is_packable", lambda *_: False)
+    assert by_arithmetic(call) == packed
 
 
 @pytest.mark.parametrize(
@@ -52,18 +70,26 @@ def test_a_tree_in_slices_is_that_of_the_machines(fabric: str, its: dict[str, st
         assert check_same(call) == "exact, vectorised, tree in slices of time"
 
 
-@example(shape="4x4", window_kib=64, latency_ns=1000, factor="1")
+@example(fabric="4x4", window_kib=64, latency_ns=1000, factor="1", chunk_kib=4)
+@example(fabric="star", window_kib=32, latency_ns=50, factor="1", chunk_kib=32)
 @settings(max_examples=10, deadline=None)
 @given(
-    shape=st.sampled_from(["4x4", "5x3", "6"]),
+    fabric=st.sampled_from(["4x4", "5x3", "6", "star", "fat_tree"]),
     window_kib=st.sampled_from([32, 64, 256]),
-    latency_ns=st.sampled_from([500, 3000, 3001]),
+    latency_ns=st.sampled_from([50, 3000, 3001]),
     factor=st.sampled_from(["0.1", "1"]),
+    chunk_kib=st.sampled_from([4, 32]),
 )
-def test_trees_wait_for_credit_as_the_machines_do(shape: str, window_kib: int, latency_ns: int, factor: str) -> None:
-    """Narrow windows, on every shape: senders wait for the same credit, and go in the same order."""
-    its = {"shape": shape, "window": f"{window_kib}KiB", "latency": f"{latency_ns}ns"}
-    check_same(asked("torus", its, "all_reduce", "tree", 1 << 17, impair=(f"a1->a2=throttle,factor={factor}",), chunk_bytes=4096))
+def test_trees_wait_for_credit_as_the_machines_do(
+    fabric: str, window_kib: int, latency_ns: int, factor: str, chunk_kib: int
+) -> None:
+    """Narrow windows, round circles and over levels of switches: senders wait for the same credit, and go in the same order."""
+    its = {"window": f"{window_kib}KiB", "latency": f"{latency_ns}ns"}
+    shape = {"star": {"ranks": "9"}, "fat_tree": TREE}.get(fabric)
+    kind, link = ("torus", "a1->a2") if shape is None else (fabric, "a1->s0")
+    its |= {"shape": fabric} if shape is None else shape
+    impair = (f"{link}=throttle,factor={factor}",)
+    check_same(asked(kind, its, "all_reduce", "tree", 1 << 17, impair=impair, chunk_bytes=chunk_kib * 1024))
 
 
 @pytest.mark.parametrize(
@@ -104,15 +130,11 @@ def test_the_estimate_of_an_alltoall_is_as_near_as_it_says(
 
 
 @pytest.mark.parametrize(("fabric", "its"), [("cloudmatrix384", {"scale": "32"}), ("ib-ndr-16384", {"scale": "64"})])
-@pytest.mark.parametrize("count", [20_000, 1 << 20])
+@pytest.mark.parametrize("count", [20_000, 1 << 21])
 def test_the_estimate_of_a_ring_is_as_near_as_it_says(fabric: str, its: dict[str, str], count: int) -> None:
-    """A step on average, or the busiest link's load of it, against the machines or exact arithmetic."""
+    """A step on average, or the busiest link's load of it, against exact arithmetic."""
     call = asked(fabric, its, "all_reduce", "ring", count)
-    try:
-        completed_ps = by_arithmetic(call).completed_ps
-    except NotExact:
-        completed_ps, _ = by_machines(call)
-    assert max(fluid(call).completed_ps) == pytest.approx(max(completed_ps), rel=0.03)
+    assert -0.12 <= max(fluid(call).completed_ps) / max(by_arithmetic(call).completed_ps) - 1 <= 0.006
 
 
 @pytest.mark.parametrize(
