@@ -19,6 +19,7 @@ from emu.collectives.schedule import Schedule
 from emu.collectives.selection import is_choice, selected
 from emu.errors import ConfigError
 from emu.protocols.costs import slice_bytes
+from emu.protocols.legal import Reduction, reducing
 from emu.work import Runtime
 
 MAX_CHANNELS = 64
@@ -68,6 +69,7 @@ class Planner:
     ) -> Call:
         """A collective's call.  ``algorithm`` may be a selection.  Raises ConfigError for what does not go together."""
         size_bytes = count * DTYPES[dtype].itemsize * n_counts_of(collective, len(self.members))
+        reduction = None if op is None else Reduction(op, dtype if self.runtime.payload else None)
         if collective == "barrier":
             algorithm = "dissemination"
         elif not is_choice(algorithm):
@@ -75,9 +77,11 @@ class Planner:
         elif collective == "alltoallv":
             algorithm = selected(algorithm, collective)[0]
         else:
-            algorithm = self.runtime.choose(collective, size_bytes, self.members, root or 0, algorithm)
+            algorithm = self.runtime.choose(collective, size_bytes, self.members, root or 0, algorithm, reduction)
         protocol = self._protocol(collective, algorithm, size_bytes, protocol)
-        return self._call(collective, count, dtype, algorithm, protocol, channels, chunk_bytes, op=op, root=root)
+        call = self._call(collective, count, dtype, algorithm, protocol, channels, chunk_bytes, op=op, root=root)
+        reducing((algorithm,), reduction, collective)
+        return call
 
     def control(self, collective: str, count: int, dtype: str) -> Call:
         """The call of an exchange of the library's own, which costs the accelerator nothing."""

@@ -23,6 +23,7 @@ from emu.fabric.link import LinkStatistics
 from emu.faults.book import FaultBook, FaultRecord
 from emu.faults.spec import Injection, placed_impairments
 from emu.impairments.spec import parse_impairment, resolve
+from emu.protocols.legal import Reduction
 from emu.telemetry import file_sd
 from emu.telemetry.congestion import CongestionReport
 from emu.telemetry.observation import Observation
@@ -46,10 +47,9 @@ if TYPE_CHECKING:
 class Counters:
     """What happened since ``begin``.  ``frames`` counts chunk hops; bytes are those of the model's links.
 
-    ``transport_backpressure``, lateness and order are the host's doing (0 under simulate).
-    ``socket_payload_bytes`` went over sockets: equal to the links' payload when every hop did.
-    ``congestion``: queues, pauses, drops and adapters; None on a fabric without ``switching``.  ``stopped_s``: for how
-    long actors' processes were stopped, by the name of their first node.
+    ``transport_backpressure``, lateness and order are the host's doing (0 under simulate).  ``socket_payload_bytes`` went over
+    sockets: equal to the links' payload when every hop did.  ``congestion``: None on a fabric without ``switching``.
+    ``stopped_s``: for how long actors' processes were stopped, by the name of their first node.
     """
 
     order_violations: int
@@ -70,18 +70,16 @@ class Counters:
 class Session:
     """Virtual accelerators on a fabric.
 
-    ``fabric``: a generic topology, a preset, a TOML file, or a Topology; ``settings`` as ``--set``.
-    ``driver``: "emulate" (Ray actors, ZeroMQ, real payload) or "simulate" (virtual time, one process).
-    ``dilation``: wall seconds per model second; "auto" takes a cautious figure from the fabric alone
-    (``emu bench`` calibrates the host and chooses per row); 0 runs unpaced, without a verdict.
+    ``fabric``: a generic topology, a preset, a TOML file, or a Topology; ``settings`` as ``--set``.  ``driver``: "emulate" (Ray
+    actors, ZeroMQ, real payload) or "simulate" (virtual time, one process).  ``dilation``: wall seconds per model
+    second; "auto" takes a cautious figure from the fabric alone (``emu bench`` calibrates and chooses per row); 0 is unpaced.
     ``user_time``: whether Python between calls costs nothing ("declared") or wall time over dilation ("measured").
-    ``faults``: as ``--fault``; their times count from each :meth:`begin`.
-    ``payload``: False simulates without data.
+    ``faults``: as ``--fault``; their times count from each :meth:`begin`.  ``payload``: False simulates without data.
     ``accelerators_per_actor``: None packs automatically.  ``address``: a Ray cluster's; None starts Ray here.
-    ``record_hops``: simulate remembers (model time, payload bytes) of every frame and hop, see :meth:`hops`.
-    ``record``: notes calls, chunks and hops, see :meth:`record`; on a long run only the first of them.
+    ``record_hops``: simulate remembers (model time, payload bytes) of every frame and hop, see :meth:`hops`.  ``record``: notes
+    calls, chunks and hops, see :meth:`record`; on a long run only the first of them.
     ``metrics``: ADDRESS:PORT at which an exporter on every node serves Prometheus ("auto": a free port of 127.0.0.1, or on
-    several hosts as "node:0", of each node's own address); None: none.
+    several hosts as "node:0", of each node's own address).
     ``metrics_names``: "emu", or "nccl-inspector" for that plugin's beside them.
     ``transport``: "auto" (ipc on one host, else tcp), "ipc" or "tcp".
 
@@ -314,9 +312,11 @@ class Session:
                                     (name,),
                                 )
 
-    def choose_algorithm(self, collective: str, n_bytes: int, root: int = 0, selection: str = "auto") -> str:
+    def choose_algorithm(
+        self, collective: str, n_bytes: int, root: int = 0, selection: str = "auto", reduction: Reduction | None = None
+    ) -> str:
         """What ``auto``, or another selection, stands for on this fabric, for S = ``n_bytes`` over all living ranks."""
-        return self.chooser.choose(collective, n_bytes, self.ranks, root, selection)
+        return self.chooser.choose(collective, n_bytes, self.ranks, root, selection, reduction)
 
     def counters(self) -> Counters:
         """What happened since ``begin``, over all actors."""

@@ -391,5 +391,5 @@ def _ranks(topology: Topology, runtime: Runtime, seed: int, hosted: Any, start_p
     ]
 
 
-def _no_choice(collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
+def _no_choice(collective: str, *asked: object) -> str:
     raise EmuError(f"{collective}: name an algorithm; a test decides nothing by prediction")

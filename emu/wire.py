@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from emu.errors import WireError
 
 MAGIC: Final = 0x454D  # "EM"
-VERSION: Final = 4
+VERSION: Final = 5
 HELLO: Final = 1
 FRAME: Final = 2
 PACKET: Final = 3
@@ -32,8 +32,8 @@ INLINE_BYTES: Final = 8192
 """Payloads up to this size are copied behind the header: one message is cheaper than two."""
 
 _HEAD: Final = "<HBBQI"
-_FRAME_FIELDS: Final = "IIIIHQIqqqQqIIQQQQq"
-_PACKET_FIELDS: Final = "IIIIQIQqIIQQQHHH??QIQQQqqqq"
+_FRAME_FIELDS: Final = "IIIIHQIqqqQqIIQBQQQq"
+_PACKET_FIELDS: Final = "IIIIQIQqIIQBQQHHH??QIQQQqqqq"
 _ACCOUNT_FIELDS: Final = "7qIqqI"
 _PREFIX: Final = struct.Struct(_HEAD)  # magic, version, kind, session, epoch
 _FRAME: Final = struct.Struct(_HEAD + _FRAME_FIELDS + _ACCOUNT_FIELDS)
@@ -64,6 +64,7 @@ class Header(NamedTuple):
     message: int
     chunk: int
     payload_bytes: int
+    flag_every_bytes: int
     message_bytes: int
     digest: int
     credit_bytes: int
@@ -84,6 +85,7 @@ class PacketHeader(NamedTuple):
     message: int
     chunk: int
     chunk_bytes: int
+    flag_every_bytes: int
     message_bytes: int
     digest: int
     traffic_class: int

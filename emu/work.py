@@ -15,6 +15,7 @@ from emu.collectives.layout import Layout
 from emu.collectives.reduce import Array
 from emu.errors import ConfigError, EmuError
 from emu.protocols.costs import EndpointCosts
+from emu.protocols.legal import Reduction
 
 if TYPE_CHECKING:
     from emu.rank import Rank
@@ -46,8 +47,16 @@ class Runtime(Protocol):
         """Block the user's thread until the work is complete; raises what ended the run."""
         ...
 
-    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
-        """The algorithm that a selection, such as ``auto``, stands for."""
+    def choose(
+        self,
+        collective: str,
+        n_bytes: int,
+        members: tuple[int, ...],
+        root: int,
+        selection: str,
+        reduction: Reduction | None,
+    ) -> str:
+        """The algorithm that a selection, such as ``auto``, stands for, of those that can reduce so."""
         ...
 
     def layout(self, members: tuple[int, ...]) -> Layout:
@@ -94,6 +103,11 @@ class Work:
     def algorithm(self) -> str | None:
         """The algorithm that was used."""
         return self.operations[0].call.algorithm if self.operations else None
+
+    @property
+    def protocol(self) -> str:
+        """The protocol that was used; "" where none costs anything."""
+        return self.operations[0].call.protocol if self.operations else ""
 
     @property
     def chunk_bytes(self) -> int | None:

@@ -13,7 +13,7 @@ from emu.bench.runner import EXIT_OK
 from emu.bench.terminal import Terminal
 from emu.errors import ConfigError
 from emu.parameters import Described, described_parameters
-from emu.topologies.describe import describe
+from emu.topologies.describe import Description, describe, scaled
 from emu.topologies.endpoint_file import write_endpoint
 from emu.topologies.fabric_file import Fabric, load
 from emu.topologies.listing import EVIDENCE, FAMILIES, evidence, list_fabrics
@@ -40,7 +40,7 @@ def fabrics(
     elif draw is not None:
         _draw(name, dict(settings), draw, terminal)
     else:
-        terminal.lines(*_fabric(name, load(name, dict(settings))))
+        terminal.lines(*_fabric(name, load(name, dict(settings)), is_whole=not settings))
     return EXIT_OK
 
 
@@ -95,7 +95,7 @@ def _switching_preset(name: str) -> Iterable[str]:
     yield "  all keys             emu fabrics switching"
 
 
-def _fabric(name: str, fabric: Fabric) -> Iterable[str]:
+def _fabric(name: str, fabric: Fabric, *, is_whole: bool) -> Iterable[str]:
     facts = describe(fabric.topology)
     least, most = (format_rate(rate_bps) for rate_bps in facts.endpoint_rate_bps)
     yield f"{facts.name}: {facts.description}"
@@ -107,6 +107,7 @@ def _fabric(name: str, fabric: Fabric) -> Iterable[str]:
     yield from _hanging("  calibration        ", facts.calibration)
     if fabric.scales:
         yield from _hanging("  scales             ", f"--set scale=RANKS: {', '.join(fabric.scales)}")
+        yield from _scales(name, fabric, facts) if is_whole else ()
     yield f"  links              {facts.n_links}, each direction of a cable is one:"
     for links in facts.link_classes:
         planes = f", {len(links.planes_bps)} planes" if links.planes_bps else ""
@@ -132,6 +133,12 @@ def _fabric(name: str, fabric: Fabric) -> Iterable[str]:
         yield from ("  switching", *(f"    {what:<16} {how}" for what, how in facts.switching))
     if facts.sources:
         yield from _sources(facts.sources)
+
+
+def _scales(name: str, fabric: Fabric, whole: Description) -> Iterable[str]:
+    """What smaller instances do not keep of the rates of an accelerator, the bisection per rank and the diameter."""
+    for scale in (scale for scale in fabric.scales if int(scale) < whole.n_ranks):
+        yield from _hanging(f"    {scale:<16} ", scaled(whole, describe(load(name, {"scale": scale}).topology)))
 
 
 def _sources(sources: Sequence[tuple[str, str]]) -> Iterable[str]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from emu.bench.calibrate import Calibration
 from emu.bench.congestion import totals_document
-from emu.bench.fabrics import Case, prepare
+from emu.bench.fabrics import Case, prepare, without_effect
 from emu.bench.options import BenchOptions, parse_settings
 from emu.bench.report import versions
 from emu.bench.rows import Row, Side, over_seeds, percentile
@@ -125,6 +125,8 @@ def compare(
             cases[name] = [prepare(switched[name], fabric, seed) for seed in seeds]
         except ConfigError as error:
             refused[name] = str(error)
+    if cases and (without := without_effect(next(iter(cases.values()))[0], options)):
+        observer.message(f"# {without}")
     if cases and options.dilation is None and not options.simulated:
         calibration()  # before a session is open, which its own would disturb
     found: list[Compared] = []

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from emu.bench.options import BenchOptions
-from emu.collectives.catalogue import cost_for, schedule_for
+from emu.bench.data import NCCL_DTYPES
+from emu.bench.options import PROTOCOL_VARIABLE, BenchOptions
+from emu.collectives.catalogue import algorithm_name, cost_for, schedule_for
 from emu.collectives.layout import layout_of
 from emu.collectives.selection import AUTO, is_choice, selected
 from emu.errors import ConfigError
 from emu.faults.spec import parse_fault, place
 from emu.impairments.spec import parse_impairment, resolve
-from emu.protocols.legal import require_legal
+from emu.protocols.legal import Reduction, reducing
+from emu.protocols.selection import require_legal
 from emu.topologies.fabric_file import load
 from emu.topologies.graph import Topology
 from emu.topologies.routing import map_ranks, take_ranks, with_seed
@@ -46,7 +48,7 @@ def settings_for(options: BenchOptions, name: str) -> dict[str, str]:
 def prepare(options: BenchOptions, name: str, seed: int) -> Case:
     """Load, seed, place and check one fabric.  Raises ConfigError."""
     fabric = load(name, settings_for(options, name))
-    topology = map_ranks(with_seed(fabric.topology, seed), options.rank_map, seed)
+    topology = map_ranks(with_seed(_with_protocol(fabric.topology, options, name), seed), options.rank_map, seed)
     if options.n_ranks is not None:
         if options.rank_map is not None and topology.n_ranks < options.n_ranks <= fabric.topology.n_ranks:
             raise ConfigError(
@@ -64,6 +66,25 @@ def prepare(options: BenchOptions, name: str, seed: int) -> Case:
     return Case(name=name, topology=topology, impairments=impairments, seed=seed)
 
 
+def without_effect(case: Case, options: BenchOptions) -> str:
+    """What of the environment does nothing on this fabric, or ""."""
+    if options.protocol is None or case.topology.endpoint is not None:
+        return ""
+    return f"{PROTOCOL_VARIABLE}={options.protocol} has no effect: {case.name} has no [endpoint], so all protocols cost the same"
+
+
+def _with_protocol(topology: Topology, options: BenchOptions, name: str) -> Topology:
+    """The environment's goes before the fabric's own protocol, and a setting before both."""
+    if topology.endpoint is None or options.protocol is None or "protocol" in settings_for(options, name):
+        return topology
+    return replace(topology, endpoint=replace(topology.endpoint, protocol=options.protocol))
+
+
+def reduction_of(options: BenchOptions) -> Reduction | None:
+    """None where the collective does not reduce."""
+    return None if options.reduction is None else Reduction(options.reduction, NCCL_DTYPES[options.dtype])
+
+
 def _check_algorithm(options: BenchOptions, topology: Topology) -> None:
     if topology.endpoint is not None:
         require_legal(topology.endpoint.protocol, options.collective, options.algorithm)
@@ -72,11 +93,12 @@ def _check_algorithm(options: BenchOptions, topology: Topology) -> None:
     if options.collective == "sendrecv":
         raise ConfigError(f"--algorithm {options.algorithm!r}: sendrecv has none; leave it out")
     if is_choice(options.algorithm):
-        selected(options.algorithm, options.collective)
+        reducing(selected(options.algorithm, options.collective), reduction_of(options), options.collective)
         return
     n = topology.n_ranks
     layout = layout_of(topology, tuple(range(n)))
     if n > MOST_TRIED:
         cost_for(options.collective, options.algorithm, n, layout)
-        return
-    schedule_for(options.collective, options.algorithm, n, max(0, options.printed_root), layout)
+    else:
+        schedule_for(options.collective, options.algorithm, n, max(0, options.printed_root), layout)
+    reducing((algorithm_name(options.algorithm),), reduction_of(options), options.collective)

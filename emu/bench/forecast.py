@@ -1,6 +1,6 @@
 """Forecast: about how long a simulated row will take this host, said before it begins where that is long.
 
-Law: an estimate, of chunks times links on their way, and never in a result.  Of what a selection leaves open the fewest count.
+Law: an estimate, of chunks and of links on their way, and never in a result.  Of what a selection leaves open the fewest count.
 What choosing among them takes comes on top.
 """
 
@@ -20,10 +20,14 @@ from emu.scale.answer import estimated_chunks
 from emu.topologies.graph import Topology
 from emu.units import format_bytes
 
-CHUNK_HOP_S: Final = 10e-6
-"""Host time of a chunk on a link; 8.5 to 12 us were measured on one core of a small host,"""
+CHUNK_S: Final = 14e-6
+"""Host time of a chunk,"""
+CHUNK_HOP_S: Final = 8e-6
+"""and of each link that it takes; 0.6 to 1.6 times that were measured on one core of a small host,"""
 PACKET_HOP_S: Final = 60e-6
 """of a packet where there is switching: 40 to 80 us."""
+FEW_S: Final = 3.0
+"""Up to here the loop is run without a look at whether one call tells as much."""
 TELLING_S: Final = 10.0
 """What is expected to take longer is said,"""
 MOST_S: Final = 900.0
@@ -50,8 +54,10 @@ def forecast(case: Case, options: BenchOptions, size_bytes: int) -> Forecast:
         chunk_bytes = min(chunk_bytes or switching.quantum_bytes, switching.quantum_bytes)
     n_calls = options.warmup + options.iterations
     n_chunks = fewest_chunks(topology, options, size_bytes, chunk_bytes)
-    hops = round(n_calls * n_chunks * _mean_hops(topology))
-    return Forecast(chunk_hops=hops, seconds=hops * (CHUNK_HOP_S if switching is None else PACKET_HOP_S))
+    hops = round(n_calls * n_chunks * _mean_hops(topology, to_next=options.algorithm == "ring"))
+    if switching is not None:
+        return Forecast(chunk_hops=hops, seconds=hops * PACKET_HOP_S)
+    return Forecast(chunk_hops=hops, seconds=n_calls * n_chunks * CHUNK_S + hops * CHUNK_HOP_S)
 
 
 def check_feasible(case: Case, options: BenchOptions) -> None:
@@ -82,12 +88,13 @@ def fewest_chunks(topology: Topology, options: BenchOptions, size_bytes: int, ch
     return min(found, default=0)
 
 
-def _mean_hops(topology: Topology) -> float:
-    """Links on the way from a rank to the next, and to the one half round, of some ranks."""
+def _mean_hops(topology: Topology, *, to_next: bool) -> float:
+    """Links on the way from a rank to the next, or to others all round, of some ranks."""
     n, ranks = topology.n_ranks, topology.ranks
     if n < 2:
         return 0.0
-    pairs = {(first, (first + step) % n) for first in range(0, n, max(1, n // _SAMPLED_RANKS)) for step in (1, max(1, n // 2))}
+    stride = max(1, n // _SAMPLED_RANKS)
+    pairs = [(first, (first + step) % n) for first in range(0, n, stride) for step in ([1] if to_next else range(1, n, stride))]
     return sum(len(topology.route(ranks[first], ranks[second], 0)) for first, second in pairs) / len(pairs)
 
 

@@ -84,6 +84,7 @@ class LoopResult:
     n_wrong: int | None
     algorithm: str
     chunk_bytes: int | None
+    protocol: str = ""
     spent_ps: tuple[int, ...] = ()
 
 
@@ -155,6 +156,7 @@ class _Pair:
         self.completed_ns = last.completed_ns
         self.due_ns = last.due_ns
         self.chunk_bytes = received.chunk_bytes
+        self.protocol = received.protocol
         self.operations = last.operations
 
     def wait(self) -> int:
@@ -229,6 +231,7 @@ def run_loop(rank: Rank, plan: LoopPlan) -> LoopResult:
         n_wrong=buffers.count_wrong() if plan.checks and rank.payload else None,
         algorithm=works[-1].algorithm or plan.algorithm,
         chunk_bytes=works[-1].chunk_bytes,
+        protocol=works[-1].protocol,
         spent_ps=works[-1].operations[-1].split_ps if works[-1].operations else (),
     )
 

@@ -77,21 +77,21 @@ def measure_row(
     )
 
 
-def over_ranks(values: Sequence[int], average: int, *, rooted: bool) -> int:
+def over_ranks(values: Sequence[int], average: int, *, waits_for_last: bool) -> int:
     """nccl-tests' -a: 0 rank 0's, 1 the mean, 2 the least, 3 the largest.
 
-    Where there is a root, some ranks have finished while the data is still under way, and a mean would put the
-    bandwidth above the wire's.  There 1 is the largest, as in an nccl-tests process that waits for all its GPUs.
+    Where there is a root, or one call stands for a loop, some ranks have finished while the data is still under way, and a mean
+    would put the bandwidth above the wire's.  There 1 is the largest, as in an nccl-tests process that waits for all its GPUs.
     """
     if average == 0:
         return values[0]
-    if average == 1 and not rooted:
+    if average == 1 and not waits_for_last:
         return round(statistics.fmean(values))
     return min(values) if average == 2 else max(values)
 
 
 def _measure(session: Session, options: BenchOptions, plan: LoopPlan, *, dilation: float, seed: int) -> Side:
-    over = partial(over_ranks, average=options.average, rooted=plan.root >= 0)
+    over = partial(over_ranks, average=options.average, waits_for_last=plan.root >= 0)
     session.begin(dilation, seed)
     results: list[LoopResult] = session.run(run_loop, plan)
     counters = session.counters()
@@ -112,6 +112,7 @@ def _measure(session: Session, options: BenchOptions, plan: LoopPlan, *, dilatio
         n_wrong=sum(wrong) if wrong else None,
         algorithm=results[0].algorithm,
         chunk_bytes=results[0].chunk_bytes,
+        protocol=results[0].protocol,
         dilation=None if options.simulated else dilation,
         seed=seed,
         order_violations=counters.order_violations,

@@ -23,6 +23,7 @@ from emu.errors import ConfigError
 from emu.faults.schedule import read_schedule
 from emu.faults.spec import parse_fault
 from emu.parameters import did_you_mean
+from emu.protocols.selection import check_protocol
 from emu.telemetry.file_sd import METRICS_NAMES, check_metrics_names, parse_endpoint
 from emu.units import parse_nccl_size_bytes
 
@@ -30,6 +31,7 @@ DRIVERS: Final = ("emulate", "simulate")
 METHODS: Final = ("auto", "full", "vectorised")
 """How a simulation goes: auto runs the loop while that takes about a minute, else one call as fast as is exact."""
 ALGORITHM_VARIABLE: Final = "NCCL_ALGO"
+PROTOCOL_VARIABLE: Final = "NCCL_PROTO"
 NO_ALGORITHM: Final = ("alltoallv", "sendrecv")
 """Collectives whose messages are as they are."""
 _WITH_ALGORITHMS: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
@@ -45,6 +47,7 @@ class BenchOptions:
     """One run of ``emu bench`` or ``emu predict``.  Raises ConfigError for what cannot be meant.
 
     ``step_factor`` and ``step_bytes``: how sizes grow (-f, -i); the factor wins where it is more than 1.
+    ``protocol``: what NCCL_PROTO says; it counts on fabrics with an endpoint, where no setting names a protocol.
     ``dilation`` None is ``auto`` and 0 is unpaced; ``check`` None: wherever there is payload by default.
     """
 
@@ -66,6 +69,7 @@ class BenchOptions:
     n_ranks: int | None = None
     rank_map: str | None = None
     algorithm: str = "auto"
+    protocol: str | None = None
     channels: int = 1
     chunk_bytes: int | None = None
     driver: str = "emulate"
@@ -87,6 +91,8 @@ class BenchOptions:
         object.__setattr__(self, "collective", bench_collective(self.collective))
         object.__setattr__(self, "dtype", nccl_dtype(self.dtype))
         check_op(self.op)
+        if self.protocol is not None:
+            object.__setattr__(self, "protocol", _checked_protocol(self.protocol))
         _within("-b", self.begin_bytes, 0, MAX_SIZE_BYTES)
         _within("-e", self.end_bytes, 0, MAX_SIZE_BYTES)
         if self.end_bytes < self.begin_bytes:
@@ -221,6 +227,19 @@ def given_algorithm(text: str | None, collective: str, environment: Mapping[str,
         return text
     said = (os.environ if environment is None else environment).get(ALGORITHM_VARIABLE, "").strip()
     return said if said and bench_collective(collective) in _WITH_ALGORITHMS else "auto"
+
+
+def given_protocol(collective: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """What NCCL_PROTO says, if anything, with NCCL_ALGO's exception."""
+    said = (os.environ if environment is None else environment).get(PROTOCOL_VARIABLE, "").strip()
+    return said if said and bench_collective(collective) in _WITH_ALGORITHMS else None
+
+
+def _checked_protocol(text: str) -> str:
+    try:
+        return check_protocol(text)
+    except ConfigError as error:
+        raise ConfigError(f"{PROTOCOL_VARIABLE}: {error}") from None
 
 
 def parse_auto(flag: str, text: str) -> float | None:

@@ -29,7 +29,7 @@ from emu.host import write_whole
 from emu.units import microseconds
 
 NCCL_TESTS_JSON_VERSION: Final = 3
-EMU_SCHEMA_VERSION: Final = 2
+EMU_SCHEMA_VERSION: Final = 3
 _PACKAGES: Final = ("numpy", "ray", "pyzmq")
 _ENVIRONMENT: Final = ("NCCL_", "EMU_")
 
@@ -159,6 +159,7 @@ def _side_document(row: Row, side: Side, result: FabricResult, options: BenchOpt
         "fabric": result.case.name,
         "ranks": row.n_ranks,
         "algorithm": side.algorithm,
+        "protocol": side.protocol,
         "chunk_bytes": side.chunk_bytes,
         "dilation": side.dilation,
         "measured_us": None if side.measured_ps is None else microseconds(side.measured_ps),

@@ -65,6 +65,8 @@ class Side:
     transport_backpressure: int
     largest_lateness_ps: int
     wire_bytes_per_rank_max: int
+    protocol: str = ""
+    """What the kernels used, where the fabric has an endpoint."""
     iteration_ps: tuple[int, ...] = ()
     spent_ps: tuple[int, ...] = ()
     method: str = ""

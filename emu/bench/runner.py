@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from emu.bench.at_scale import is_at_scale, rows_at_scale
+from emu.bench.at_scale import is_at_scale, row_of_equals, rows_at_scale
 from emu.bench.calibrate import Calibration
 from emu.bench.dilation import Pacer
-from emu.bench.fabrics import Case, prepare
-from emu.bench.forecast import TELLING_S, check_feasible, forecast
+from emu.bench.fabrics import Case, prepare, reduction_of
+from emu.bench.forecast import FEW_S, TELLING_S, check_feasible, forecast
 from emu.bench.measure import loop_plan, measure_row, rehearse, row_counts
 from emu.bench.options import BenchOptions
 from emu.bench.rows import Row, Verdict, average_busbw_gb_per_s, over_seeds
@@ -200,9 +200,13 @@ def seed_rows(
         n_ranks = len(session.ranks)  # fewer than the fabric has, where a session is lent that has lost some
         for size_bytes in sizes_bytes(options):
             size = row_counts(options, size_bytes, n_ranks)
-            if options.simulated and (expected := forecast(case, options, size_bytes)).seconds > TELLING_S:
-                observer.message(f"# {case.name}, {format_bytes(size_bytes)}: {expected}")
             row_options = _with_algorithm(session, options, size, (algorithms or {}).get(size.size_bytes))
+            if options.simulated and (expected := forecast(case, row_options, size_bytes)).seconds > FEW_S:
+                if n_ranks == case.topology.n_ranks and (equals := row_of_equals(case, row_options, size)) is not None:
+                    yield equals
+                    continue
+                if expected.seconds > TELLING_S:
+                    observer.message(f"# {case.name}, {format_bytes(size_bytes)}: {expected}")
             dilation = pacer.dilation(loop_plan(row_options, size, in_place=False), case.seed)
             what = f"{case.name}: {options.collective}, {format_bytes(size_bytes)}, seed {case.seed}"
             observer.progress(what if options.simulated else f"{what}, dilation {dilation:g}")
@@ -221,7 +225,8 @@ def _with_algorithm(session: Session, options: BenchOptions, size: Counts, given
     if not is_choice(options.algorithm) or options.collective in ("alltoallv", "sendrecv", "barrier"):
         return options
     root = max(0, options.printed_root)
-    chosen = given or session.choose_algorithm(options.collective, size.size_bytes, root, options.algorithm)
+    what = options.collective, size.size_bytes, root, options.algorithm, reduction_of(options)
+    chosen = given or session.choose_algorithm(*what)
     return replace(options, algorithm=chosen)
 
 

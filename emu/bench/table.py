@@ -8,6 +8,7 @@ or the model's where nothing was paced.  After them, in this order:
     late     how much longer the stopwatch says than the model, %; the worse of the two halves
     verdict  ok, degraded or - (not paced); the worse of the two halves
     algo     the algorithm that ran
+    proto    (a fabric with an endpoint) the protocol that its kernels used
     dilation wall time over model time; - under simulate
     p5 p95   (--seeds) out-of-place time over the seeds, us
     i_min i_max i_p99 i_cv%   (-I) the model's times of single iterations out of place, us
@@ -25,12 +26,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from emu.bench.congestion import comment_lines
-from emu.bench.fabrics import Case
-from emu.bench.options import ALGORITHM_VARIABLE, NO_ALGORITHM, BenchOptions
+from emu.bench.fabrics import Case, without_effect
+from emu.bench.options import ALGORITHM_VARIABLE, NO_ALGORITHM, PROTOCOL_VARIABLE, BenchOptions
 from emu.bench.rows import Row, Side, percentile
 from emu.bench.runner import MIN_BW_SHARE, FabricResult
 from emu.collectives.busbw import busbw_gb_per_s
 from emu.collectives.selection import is_choice, selected
+from emu.topologies.graph import Topology
 from emu.units import format_bytes, format_rate, microseconds
 
 _HEADS: Final = (
@@ -41,10 +43,22 @@ _HEADS: Final = (
 _WIDTHS: Final = (7, 6, 6, 6)
 """Of time, algbw, busbw and #wrong."""
 
+_WHOSE: Final = ("rank 0's", "the last rank's", "the first rank's", "the last rank's")
+"""The time of one call that stands for a loop, by -a."""
+
 
 def _said(options: BenchOptions) -> str:
     """Who chose the algorithm, where it was the environment."""
     return f" ({ALGORITHM_VARIABLE})" if options.algorithm == os.environ.get(ALGORITHM_VARIABLE, "").strip() else ""
+
+
+def _protocol(options: BenchOptions, topology: Topology) -> str:
+    """What the endpoint says of protocols, where there is one."""
+    costs = topology.endpoint
+    if costs is None:
+        return ""
+    said = f" ({PROTOCOL_VARIABLE})" if costs.protocol == options.protocol else ""
+    return f" protocol {costs.protocol}{said}, tuner {costs.tuner},"
 
 
 def fixed(value: float, width: int) -> str:
@@ -63,15 +77,17 @@ def _algorithms(options: BenchOptions) -> tuple[str, ...]:
 
 
 class Table:
-    """The text of one run's tables.  ``ratio``: whether this fabric is compared with a first one."""
+    """The text of one run's tables.  ``ratio``: whether this fabric is compared with a first one; ``proto``: whether protocols
+    differ on it."""
 
-    def __init__(self, options: BenchOptions, *, ratio: bool = False) -> None:
-        self.options = options
+    def __init__(self, options: BenchOptions, *, ratio: bool = False, proto: bool = False) -> None:
+        self.options, self.proto = options, proto
         self.columns: list[tuple[str, str, int]] = [
             ("model", "(us)", 9),
             ("late", "(%)", 7),
             ("verdict", "", 8),
             ("algo", "", max(8, *map(len, _algorithms(options)))),
+            *([("proto", "", 6)] if proto else []),
             ("dilation", "", 8),
         ]
         if options.n_seeds > 1:
@@ -95,8 +111,10 @@ class Table:
             f"# Fabric {case.name}: {topology.description or topology.name}",
             f"# Calibration: {topology.calibration}",
             f"# Driver {options.driver}, {self._pace()}, seed {self._seeds()}, algorithm {options.algorithm}{_said(options)},"
-            f" channels {options.channels}, chunk {options.chunk_bytes or 'auto'}",
+            f"{_protocol(options, topology)} channels {options.channels}, chunk {options.chunk_bytes or 'auto'}",
         ]
+        if without := without_effect(case, options):
+            lines.append(f"# {without}")
         if options.rank_map is not None:
             lines.append(f"# Ranks: {_shortened([topology.nodes[node].name for node in topology.ranks])}")
         lines += [f"# Impairment: {impairment}" for impairment in case.impairments]
@@ -142,6 +160,7 @@ class Table:
             "-" if row.late is None else f"{100 * row.late:+.2f}",
             str(row.verdict),
             out.algorithm,
+            *([out.protocol or "-"] if self.proto else []),
             "-" if out.dilation is None else f"{out.dilation:g}",
         ]
         if self.options.n_seeds > 1:
@@ -163,7 +182,8 @@ class Table:
         unchecked = all(side.n_wrong is None for row in result.rows for side in row.sides)
         not_checked = ["# Not checked          : no result was compared with what it must be; -c 1 checks"] if unchecked else []
         methods = dict.fromkeys(row.out_of_place.method for row in result.rows if row.out_of_place.method)
-        not_checked += [f"# Method               : one call from a common start, {method}" for method in methods]
+        whose = _WHOSE[self.options.average]
+        not_checked += [f"# Method               : one call from a common start, {whose} time, {method}" for method in methods]
         lines = [out_of_bounds, *not_checked, f"# Avg bus bandwidth    : {average}{bounded}"]
         if result.n_degraded:
             lines.append(

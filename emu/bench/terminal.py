@@ -52,7 +52,8 @@ class Terminal:
         self.out.flush()
 
     def begin(self, case: Case, options: BenchOptions) -> None:
-        self._table = Table(options, ratio=options is self._options)  # a second fabric of the same run
+        is_second = options is self._options  # fabric of the same run
+        self._table = Table(options, ratio=is_second, proto=case.topology.endpoint is not None)
         self._options = options
         self.lines(*self._table.header(case, versions()))
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+ALGORITHM_HELP: Final = (
+    "auto; NCCL's ring, tree, nvls, nvlstree, collnet_direct, collnet_chain, pat, pxn; emu's own two_tree, direct (NCCL's for"
+    " alltoall, gather and scatter), pairwise, bruck, halving_doubling, hierarchical, torus; module:function; or as in NCCL_ALGO,"
+    " which counts if left out."
+)
 nccl_option = partial(typer.Option, rich_help_panel="nccl-tests' options")
 fabric_option = partial(typer.Option, rich_help_panel="Fabric")
 emulation_option = partial(typer.Option, rich_help_panel="Emulation")
@@ -41,14 +46,14 @@ Faults = Annotated[
 ]
 Protocol = Annotated[
     str | None,
-    fabric_option("--protocol", help="auto, simple, ll or ll128, where the fabric has an endpoint; as --set protocol=."),
+    fabric_option("--protocol", help="Where there is an endpoint: auto, ll, ..., or as in NCCL_PROTO, which counts if left out."),
 ]
 Tuner = Annotated[
     str | None, fabric_option("--tuner", help="Who chooses protocols, and algorithms: predict (emu) or nccl; as --set tuner=.")
 ]
 Algorithm = Annotated[
     str | None,
-    fabric_option("--algorithm", help="auto, ring, tree, ... or module:function, or as in NCCL_ALGO, which counts if left out."),
+    fabric_option("--algorithm", help=ALGORITHM_HELP),
 ]
 Chunk = Annotated[str, fabric_option("--chunk", help="Chunk size, or auto.")]
 Dilation = Annotated[str, emulation_option("--dilation", help="Wall over model time: auto, a number, or 0 for unpaced.")]

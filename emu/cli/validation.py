@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from emu.cli.options import Collective, Ranks, Setting, fabric_option, nccl_option, output_option
+from emu.cli.options import Ranks, Setting, fabric_option, nccl_option, output_option
 from emu.errors import ConfigError
 
 ENDPOINT_FABRIC = "h100-8-nccl"
@@ -79,7 +79,7 @@ def calibrate_fabric(
 
 
 def tune(
-    collective: Collective,
+    collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, alltoall, broadcast, ...; not alltoallv, sendrecv.")],
     fabric: Annotated[str, fabric_option("--fabric", help="Preset or .toml file with an endpoint.")] = ENDPOINT_FABRIC,
     setting: Setting = None,
     ranks: Ranks = None,
@@ -89,15 +89,20 @@ def tune(
 ) -> int:
     """What each tuner would take, algorithm and protocol, and its regret: its time over that of the best pair.
 
+    NCCL's choice is also set against the best pair that its tuner knows ("of its own").
+
+    NCCL's tuner here knows ring, tree, nvls, nvlstree and grouped sends and receives, not CollNet or PAT.
+
     emu tune all_reduce --fabric h100-8-nccl
     """
     from emu.bench.fabrics import prepare
     from emu.bench.options import BenchOptions, parse_settings, parse_size_bytes
     from emu.bench.sweep import sizes_bytes
     from emu.validation.commands import tune as run_tune
+    from emu.validation.tune import tuned_collective
 
     options = BenchOptions(
-        collective=collective,
+        collective=tuned_collective(collective),
         begin_bytes=parse_size_bytes("-b", begin),
         end_bytes=parse_size_bytes("-e", end),
         step_factor=factor,

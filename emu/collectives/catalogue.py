@@ -19,11 +19,13 @@ One that asks how the ranks lie on the fabric has a last parameter ``layout: Lay
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from importlib.util import find_spec
 from inspect import signature
 from types import ModuleType
 from typing import Final
@@ -42,6 +44,16 @@ COLLECTIVES: Final = (
 )  # fmt: skip
 ALIASES: Final = {"bcast": "broadcast", **{name.replace("_", ""): name for name in COLLECTIVES}}
 """Other spellings, in lower case and without separators."""
+_SHARED: Final = frozenset({"ring", "pat", "nvls", "collnet_direct"})
+NCCLS: Final = {
+    "all_reduce": frozenset({"ring", "tree", "nvls", "nvlstree", "collnet_direct", "collnet_chain"}),
+    "all_gather": _SHARED, "reduce_scatter": _SHARED,
+    "broadcast": frozenset({"ring"}), "reduce": frozenset({"ring"}),
+    "gather": frozenset({"direct"}), "scatter": frozenset({"direct"}),
+    "alltoall": frozenset({"direct", "pxn"}), "alltoallv": frozenset({"direct"}),
+}  # fmt: skip
+"""What NCCL does each collective by (``src/graph/tuning.cc``; the last four are grouped sends and receives, PXN a way of theirs).
+All else is emu's own."""
 MAX_CACHED_SCHEDULES: Final = 64
 _building: Final = threading.RLock()
 
@@ -82,10 +94,23 @@ def algorithms_for(collective: str) -> tuple[str, ...]:
     return tuple(algorithm for algorithm in algorithm_names() if name in find_algorithm(algorithm).collectives)
 
 
+def listed(collective: str) -> str:
+    """Those that do ``collective``, NCCL's and emu's own apart, for messages.  Raises ConfigError for an unknown one."""
+    names, nccls = algorithms_for(collective), NCCLS.get(collective_name(collective), frozenset())
+    both = {"NCCL's": [name for name in names if name in nccls], "emu's own": [name for name in names if name not in nccls]}
+    return ", or ".join(f"{whose} {', '.join(its)}" for whose, its in both.items() if its)
+
+
 def find_algorithm(name: str) -> Algorithm:
     """By name, in any case and spelling (``"Ring"``, ``"CollnetDirect"``), or by ``"module:function"``.  Raises ConfigError."""
     module_name, colon, function = name.partition(":")
     if colon:
+        if module_name.isidentifier() and module_name not in sys.modules and find_spec(module_name) is None:
+            near = _nearest(module_name.lower().replace("_", ""), ALIASES)
+            raise ConfigError(
+                f"algorithm {name!r} cannot be imported from {module_name}: there is no such module, and no such collective"
+                f"{near}; collectives are {', '.join(COLLECTIVES)}"
+            )
         return _offered(load_module(module_name, f"algorithm {name!r}"), function, name)
     plain = name.lower().replace("-", "_")
     modules, faults = read_folder(emu.collectives)
@@ -133,7 +158,7 @@ def _fitting(collective: str, algorithm: str) -> Algorithm:
         found = find_algorithm(algorithm)
         require_collective(collective, found.name, found.collectives)
     except ConfigError as error:
-        raise ConfigError(f"{error}; for {collective}: {', '.join(algorithms_for(collective))}") from None
+        raise ConfigError(f"{error}; for {collective} use {listed(collective)}") from None
     return found
 
 

@@ -7,7 +7,7 @@ Share c of the data is reduced along a chain that ends at the node's c-th rank, 
 switches reduce it on the way up a tree and multicast it on the way down, and goes back along the chain.  A rank in the midst
 of a chain sends the share both ways; at its far end one way; at its head one way, and into the network.  g ranks a node.
 
-At least two nodes of the same size, and ``multicast = true`` on the switches between them.
+At least two nodes of the same size, of 8 ranks or fewer as in NCCL, and ``multicast = true`` on the switches between them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from emu.collectives.layout import Layout, known
 from emu.collectives.schedule import Cost, Schedule, require_collective
-from emu.collectives.switched import Switched, rail_trees
+from emu.collectives.switched import Switched, collnet_trees
 
 COLLECTIVES = frozenset({"all_reduce"})
 
@@ -27,7 +27,7 @@ def build(collective: str, n_ranks: int, root: int = 0, layout: Layout | None = 
     layout = known(n_ranks, layout)
     if n_ranks == 1:
         return Switched(collective, "collnet_chain", layout, 1, root).build()
-    trees, size = rail_trees("collnet_chain", layout), len(layout.nodes[0])
+    trees, size = collnet_trees("collnet_chain", layout), len(layout.nodes[0])
     n_blocks = size * max(map(len, trees))
     builder = Switched(collective, "collnet_chain", layout, n_blocks, root)
     for block in range(n_blocks):

@@ -10,7 +10,7 @@ rails, where the switches reduce them on the way up a tree and multicast the sum
 inside the node.  What a node sends does not grow with their number.  With one rank a node only the network is left: one step
 and S for an all_reduce.
 
-At least two nodes of the same size, and ``multicast = true`` on the switches between them.
+At least two nodes of the same size, of 8 ranks or fewer as in NCCL, and ``multicast = true`` on the switches between them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from emu.collectives.layout import Layout, known
 from emu.collectives.schedule import Cost, Message, Schedule, require_collective
-from emu.collectives.switched import Switched, rail_trees
+from emu.collectives.switched import Switched, collnet_trees
 
 COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
@@ -30,7 +30,7 @@ def build(collective: str, n_ranks: int, root: int = 0, layout: Layout | None = 
     layout = known(n_ranks, layout)
     if n_ranks == 1:
         return Switched(collective, "collnet_direct", layout, 1, root).build()
-    trees, nodes = rail_trees("collnet_direct", layout), layout.nodes
+    trees, nodes = collnet_trees("collnet_direct", layout), layout.nodes
     size = len(nodes[0])
     n_blocks = size * max(map(len, trees)) if collective == "all_reduce" else n_ranks
     builder = Switched(collective, "collnet_direct", layout, n_blocks, root)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from itertools import islice
+from math import prod
 from typing import NamedTuple
 
 from emu.topologies.graph import NodeKind, Topology
@@ -60,7 +61,7 @@ class Layout:
         topology = self._topology
         if topology is not None and isinstance(topology.router, DimensionOrder):
             shape = topology.router.shape
-            whole = self._members == tuple(range(topology.n_ranks)) and topology.ranks == tuple(range(len(topology.nodes)))
+            whole = self._members == topology.ranks == tuple(range(prod(shape)))
             return tuple(_grid_axes(shape, self.n_ranks)) if whole else ()
         return tuple(axis for axis in (self.nodes, self.rails) if axis and len(axis[0]) > 1) if self.rails else ()
 

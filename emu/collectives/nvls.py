@@ -13,25 +13,30 @@ gains nothing, as a rank receives S in either.
 With several nodes the reduced shares cross the network on their rails, by the switches there (SHARP), before they are
 multicast: NCCL's NVLS with CollNet.  Blocks are dealt over equally good switches.
 
-Needs ``multicast = true`` on the switches, see :mod:`emu.collectives.layout`.  Not modelled: that NVLink SHARP accumulates
-half precision in single, and that it has not quite the rate of plain copies.
+As in NCCL, an all_gather or reduce_scatter is for 32 ranks a node or fewer.  Needs ``multicast = true`` on the switches, see
+:mod:`emu.collectives.layout`.  Not modelled: that NVLink SHARP accumulates half precision in single, and that it has not quite
+the rate of plain copies.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Final
 
 from emu.collectives.layout import Layout, known
 from emu.collectives.schedule import Cost, Schedule, require_collective
-from emu.collectives.switched import Switched, node_trees, rail_trees
+from emu.collectives.switched import Switched, node_trees, rail_trees, require_small_nodes
 
 COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+MOST_SHARED_RANKS: Final = 32
+"""Ranks of a node with which NCCL gathers and scatters so: NCCL_MAX_NVLS_ARITY, ``src/enqueue.cc``."""
 
 
 def build(collective: str, n_ranks: int, root: int = 0, layout: Layout | None = None) -> Schedule:
     """Ranks on one node, or on several of the same size.  Raises ConfigError."""
     require_collective(collective, "nvls", COLLECTIVES)
     layout = known(n_ranks, layout)
+    _require_legal(collective, layout)
     if n_ranks == 1:
         return Switched(collective, "nvls", layout, 1, root).build()
     trees, nodes = node_trees("nvls", layout), layout.nodes
@@ -61,10 +66,17 @@ def build(collective: str, n_ranks: int, root: int = 0, layout: Layout | None = 
     return builder.build()
 
 
+def _require_legal(collective: str, layout: Layout) -> None:
+    if collective != "all_reduce":
+        require_small_nodes("nvls", layout, MOST_SHARED_RANKS, f" {collective}")
+
+
 def cost(collective: str, n_ranks: int, layout: Layout | None = None) -> Cost:
     """Steps and sent bytes over S, as in the module's table."""
     require_collective(collective, "nvls", COLLECTIVES)
-    nodes = known(n_ranks, layout).nodes
+    layout = known(n_ranks, layout)
+    _require_legal(collective, layout)
+    nodes = layout.nodes
     if n_ranks == 1:
         return Cost(0, Fraction(0))
     share, several = Fraction(1, len(nodes[0])), int(len(nodes) > 1)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from emu.collectives.catalogue import algorithms_for, collective_name, find_algorithm
+from emu.collectives.catalogue import algorithms_for, collective_name, find_algorithm, listed
 from emu.errors import ConfigError
 
 AUTO: Final = "auto"
@@ -44,7 +44,7 @@ def selected(text: str, collective: str) -> tuple[str, ...]:
     if not excludes:
         found += tuple(name for name in names if ":" in name and collective in find_algorithm(name).collectives)
     if not found:
-        raise ConfigError(f"algorithm {text!r} leaves nothing that does {collective}; there are {', '.join(able)}")
+        raise ConfigError(f"algorithm {text!r} leaves nothing that does {collective}; use {listed(collective)}")
     return found
 
 

@@ -7,12 +7,15 @@ child or once to its parent, however many ranks are below it.  Who cannot have s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from emu.collectives.layout import Layout, SwitchTree
 from emu.collectives.schedule import Builder
 from emu.errors import ConfigError
 
 Trees = tuple[SwitchTree, ...]
+MOST_COLLNET_RANKS: Final = 8
+"""Ranks of a node with which NCCL uses CollNet: NCCL_MAX_DIRECT_ARITY and one, ``src/enqueue.cc``."""
 
 
 class Switched(Builder):
@@ -69,6 +72,20 @@ def rail_trees(algorithm: str, layout: Layout) -> tuple[Trees, ...]:
     if len(layout.nodes) == 1:
         raise ConfigError(f"{algorithm} needs several nodes; here all {layout.n_ranks} ranks share one: use nvls")
     return _require(algorithm, "between the nodes", layout.rail_trees, layout)
+
+
+def collnet_trees(algorithm: str, layout: Layout) -> tuple[Trees, ...]:
+    """Per rail its switch trees, for nodes that are not too large for CollNet.  Raises ConfigError."""
+    trees = rail_trees(algorithm, layout)
+    require_small_nodes(algorithm, layout, MOST_COLLNET_RANKS)
+    return trees
+
+
+def require_small_nodes(algorithm: str, layout: Layout, most: int, what: str = "") -> None:
+    """Raises ConfigError where a node has more ranks than NCCL takes."""
+    n_local = max(map(len, layout.nodes), default=0)
+    if n_local > most:
+        raise ConfigError(f"{algorithm}{what} needs {most} ranks a node or fewer, as in NCCL; here one has {n_local}: use ring")
 
 
 def _require_alike(algorithm: str, layout: Layout) -> None:

@@ -1,15 +1,12 @@
-"""Tree: a double binary tree, each tree carrying half of the data.
+"""Tree: NCCL's double binary tree, each tree carrying half of the data.
 
     collective    steps             sent by a rank              time, when pipelined; one rank a node
     all_reduce    2 ceil(log2 n)    2 S  (S, 3/2 S for n=2, 3)  2 log2(n) a + 2 S b + S g
-    broadcast     ceil(log2 n)      S                           log2(n) a + S b
-    reduce        ceil(log2 n)      S                           log2(n) a + S (b + g)
 
-No rank but a root has children in both trees, so that sending is spread: in an
-all-reduce a rank sends half of S to its parent in either tree and to each of its
-two children in one of them.
+No rank but a root has children in both trees, so that sending is spread: a rank sends half of S to its parent in either tree
+and to each of its two children in one of them.
 
-All-reduce uses NCCL's trees (src/graph/trees.cc), which are over nodes.  In the
+The trees are NCCL's (src/graph/trees.cc), which are over nodes.  In the
 first, node 0 is the root and has one child; in the others the lowest set bit of
 the node's number sets its height.  The second is the first shifted by one when their number is
 odd, and mirrored when it is even.  Inside a node its g ranks are a chain, whose head is joined to the node's parent and
@@ -18,11 +15,7 @@ not modelled).  There is a pair of trees for each of g shares of
 the data, and in the c-th all chains begin at their nodes' c-th ranks, so that every rank's link into the network carries
 its part: S/g over two nodes, up to 2 S/g over more.  On one node the chain is all there is: g-1 steps each way.
 
-NCCL has no tree for broadcast and reduce, and its two trees have different
-roots.  Here the root plays rank 0 in both, and the same pairing is made over the
-n-1 others, numbered 1 to n-1 in the order in which they follow the root: as
-they are in the first tree; in the second mirrored when n-1 is even, and shifted
-by one when it is odd.
+As in NCCL, for all_reduce only: what has one root for both trees is :mod:`emu.collectives.two_tree`.
 
 Sources: Sanders, Speck and Traff, "Two-tree algorithms for full bandwidth
 broadcast, reduction and scan", Parallel Computing 35 (2009); NCCL 2.4.
@@ -37,7 +30,7 @@ from typing import NamedTuple
 from emu.collectives.layout import Layout, flat
 from emu.collectives.schedule import Builder, Cost, Schedule, require_collective
 
-COLLECTIVES = frozenset({"all_reduce", "broadcast", "reduce"})
+COLLECTIVES = frozenset({"all_reduce"})
 
 
 class Tree(NamedTuple):
@@ -75,17 +68,10 @@ def relabel(tree: Tree, names: list[int]) -> Tree:
 def double_tree(n_ranks: int) -> tuple[Tree, Tree]:
     """NCCL's pair: the second is shifted by one rank (n odd) or mirrored (n even)."""
     first = binary_tree(n_ranks)
-    return first, relabel(first, _other(list(range(n_ranks))))
+    return first, relabel(first, other_names(list(range(n_ranks))))
 
 
-def rooted_double_tree(n_ranks: int, root: int) -> tuple[Tree, Tree]:
-    """A pair with one root, whose other ranks have children in at most one of the two."""
-    first = binary_tree(n_ranks)
-    others = [(root + place) % n_ranks for place in range(1, n_ranks)]
-    return relabel(first, [root, *others]), relabel(first, [root, *_other(others)])
-
-
-def _other(names: list[int]) -> list[int]:
+def other_names(names: list[int]) -> list[int]:
     """The names in an order that moves each by an odd number of places, so that who had children gets a leaf."""
     return names[::-1] if len(names) % 2 == 0 else names[1:] + names[:1]
 
@@ -114,17 +100,12 @@ def with_chains(tree: Tree, chains: list[tuple[int, ...]], n_ranks: int) -> Tree
 def build(collective: str, n_ranks: int, root: int = 0, layout: Layout | None = None) -> Schedule:
     """Any number of ranks.  Raises ConfigError."""
     require_collective(collective, "tree", COLLECTIVES)
-    if collective == "all_reduce" and n_ranks > 0:
-        trees = all_reduce_trees(layout or flat(n_ranks))
-    else:
-        trees = rooted_double_tree(n_ranks, root)
+    trees = all_reduce_trees(layout or flat(n_ranks)) if n_ranks > 0 else ()
     builder = Builder(collective, "tree", n_ranks, len(trees), root)
-    if collective in ("all_reduce", "reduce"):
-        for block, tree in enumerate(trees):
-            reduce(builder, tree, block)
-    if collective in ("all_reduce", "broadcast"):
-        for block, tree in enumerate(trees):
-            broadcast(builder, tree, block)
+    for block, tree in enumerate(trees):
+        reduce(builder, tree, block)
+    for block, tree in enumerate(trees):
+        broadcast(builder, tree, block)
     return builder.build()
 
 
@@ -153,8 +134,6 @@ def _broadcast(builder: Builder, tree: Tree, rank: int, block: int) -> None:
 def cost(collective: str, n_ranks: int, layout: Layout | None = None) -> Cost:
     """Steps and sent bytes over S: the module's table with one rank a node, else counted on the trees."""
     require_collective(collective, "tree", COLLECTIVES)
-    if collective != "all_reduce":
-        return Cost((n_ranks - 1).bit_length(), Fraction(min(n_ranks - 1, 1)))
     trees = all_reduce_trees(layout or flat(n_ranks))
     sent = max(sum(len(tree.children[rank]) + (rank != tree.root) for tree in trees) for rank in range(n_ranks))
     return Cost(2 * max(_height(tree, tree.root) for tree in trees), Fraction(sent, len(trees)))

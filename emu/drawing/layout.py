@@ -1,8 +1,8 @@
 """Where the nodes of a fabric stand in a drawing.
 
-Law: a place depends on the topology alone.  Grids are drawn as grids, further dimensions as blocks beside each other; what nests
-(groups of boards of chips) as circles of circles; switches above what hangs on them, in the order of their numbers, and
-switches that join one host below it.
+Law: a place depends on the topology alone.  Grids are drawn as grids, further dimensions as blocks beside each other, and what
+hangs on their nodes beside these; what nests (groups of boards of chips) as circles of circles; switches above what hangs on
+them, in the order of their numbers, and switches that join one host below it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,22 @@ from emu.topologies.tiers import tiers
 Place = tuple[float, float]
 _DEPTH: Place = (0.78, 0.5)
 """How far the third dimension of a grid reaches to the side and up, of the way to the next node."""
+_BESIDE: Place = (-0.11, 0.21)
+"""Where an accelerator stands that hangs on a node of a grid."""
+_TWIST = 0.073
+"""How far a circle is turned on the one around it, of the angle between its own nodes: cables of other circles pass between."""
 
 
 def places(topology: Topology) -> list[Place]:
     """A place for each node; units and origin are of no meaning."""
     n = len(topology.nodes)
-    shape = getattr(topology.router, "shape", ())
-    if math.prod(shape) == n:
-        return [(0.0, 0.0)] if n == 1 else _ring(n) if len(shape) == 1 else [_in_grid(shape, node) for node in range(n)]
+    grid = grid_of(topology)
+    if grid:
+        shape = getattr(topology.router, "shape", ())
+        is_ring = len(grid) > 1 == len(shape)
+        found = _ring(len(grid)) if is_ring else [_in_grid(shape, node) for node in range(len(grid))]
+        beside = [(1.2 * x, 1.2 * y) if is_ring else (x + _BESIDE[0], y + _BESIDE[1]) for x, y in found]
+        return beside[: grid.start] + found
     switches = [i for i, node in enumerate(topology.nodes) if node.kind is NodeKind.SWITCH]
     if not switches:
         return _nested(topology.nesting if math.prod(topology.nesting) == n else (n,))
@@ -31,8 +39,17 @@ def places(topology: Topology) -> list[Place]:
     if topology.nesting and inner == len(switches):
         return _around_switches(topology, switches)
     if topology.nesting and inner == topology.n_ranks == n - len(switches):
-        return _nested(topology.nesting) + [(0.22 * x, 0.22 * y) for x, y in _ring(len(switches))]
+        found = _nested(topology.nesting)
+        reach = 0.65 * min(math.hypot(x, y) for x, y in found)
+        return found + [(reach * x, reach * y) for x, y in _ring(len(switches))]
     return _layered(topology)
+
+
+def grid_of(topology: Topology) -> range:
+    """The nodes that are a grid, where all others hang on one each; none where there is no grid."""
+    shape, first = getattr(topology.router, "shape", ()), getattr(topology.router, "first", 0)
+    n = math.prod(shape)
+    return range(first, first + n) if first in (0, n) and first + n == len(topology.nodes) else range(0)
 
 
 def is_host_switch(topology: Topology) -> list[bool]:
@@ -75,7 +92,7 @@ def _in_grid(shape: Sequence[int], node: int) -> Place:
 
 
 def _nested(sizes: Sequence[int], share: float = 0.72) -> list[Place]:
-    """Circles on circles, outermost first, each turned so that its first node is outermost; ``share``: of the room it has."""
+    """Circles on circles, outermost first, the first node of each nearly outermost; ``share``: of the room it has."""
     if not sizes:
         return [(0.0, 0.0)]
     inner = _nested(sizes[1:], share)
@@ -83,9 +100,10 @@ def _nested(sizes: Sequence[int], share: float = 0.72) -> list[Place]:
         return inner
     reach = max(math.hypot(x, y) for x, y in inner)
     scale = share * math.sin(math.pi / sizes[0]) / reach if reach else 0.0
+    twist = _TWIST * 2 * math.pi / sizes[1] if len(sizes) > 1 else 0.0
     found = []
     for i, (x, y) in enumerate(_ring(sizes[0])):
-        turn = -2 * math.pi * i / sizes[0]
+        turn = twist - 2 * math.pi * i / sizes[0]
         for u, v in inner:
             u, v = scale * u, scale * v
             found.append((x + u * math.cos(turn) - v * math.sin(turn), y + u * math.sin(turn) + v * math.cos(turn)))

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from emu.drawing.layout import Place, is_host_switch, places
+from emu.drawing.layout import Place, grid_of, is_host_switch, places
 from emu.topologies.graph import Link, Node, NodeKind, Topology
 from emu.units import format_rate, format_time
 
@@ -101,7 +101,7 @@ def picture(topology: Topology, *, note: str = "") -> Picture:
         Dot(name=node.name, kind=node.kind, colour=colour, x=x, y=y)
         for node, colour, (x, y) in zip(drawn.nodes, colours, where, strict=True)
     )
-    has_levels = any(node.kind is NodeKind.SWITCH for node in drawn.nodes) and not drawn.nesting
+    has_levels = any(node.kind is NodeKind.SWITCH for node in drawn.nodes) and not drawn.nesting and not grid_of(drawn)
     return Picture(
         title=f"{topology.name}: {topology.description}", note=note, dots=dots, strands=tuple(strands), is_layered=has_levels
     )
@@ -118,7 +118,11 @@ def legend(drawn: Picture) -> list[Key]:
 def _span(topology: Topology, a: int, b: int) -> str:
     """Which cables these are, where the structure has a word for it: those of one level of nesting, or that close a ring."""
     sizes = getattr(topology.router, "shape", ())
-    if len(sizes) > 1 and math.prod(sizes) == len(topology.nodes):
+    grid = grid_of(topology)
+    if len(sizes) > 1 and grid:
+        if a not in grid:
+            return ", into the grid"
+        a, b = a - grid.start, b - grid.start
         while a != b and sizes:
             (a, i), (b, j) = divmod(a, sizes[-1]), divmod(b, sizes[-1])
             if abs(i - j) > 1 or (a != b and i != j):

@@ -127,7 +127,7 @@ class Simulated:
         *,
         topology: Topology,
         payload: bool,
-        choose_algorithm: Callable[[str, int, tuple[int, ...], int, str], str],
+        choose_algorithm: Callable[..., str],
         timeout_s: float,
         record_hops: bool,
     ) -> None:

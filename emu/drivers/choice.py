@@ -4,6 +4,7 @@ Law: a pure function of fabric, collective, size and members, so that all ranks
 choose alike.  Each candidate is simulated once, without data; one whose lower
 bound (its steps at the smallest latency, its bytes at the fastest injection) is
 not below the best time so far is skipped.  Sizes are rounded up to a power of two, and cut.
+One that cannot reduce as asked, as NCCL's PAT has no avg, is passed over.
 What reduces in switches is left to a selection that names it, or to fabrics with an ``[endpoint]``: without an
 accelerator's costs a switch that reduces for nothing would look better than it is.
 An algorithm that declines the number of ranks (ConfigError) is passed over; one that is wrong (ScheduleError) too, with a
@@ -30,7 +31,8 @@ from emu.drivers.engine import Engine
 from emu.drivers.simulate import Simulation
 from emu.drivers.tuning import PREDICT, chosen
 from emu.errors import ConfigError, ScheduleError
-from emu.protocols.legal import goes_with
+from emu.protocols.legal import Reduction, reducing
+from emu.protocols.selection import goes_with
 from emu.rank import Rank
 from emu.topologies.graph import Topology
 from emu.units import PS_PER_SECOND
@@ -53,26 +55,47 @@ class Chooser:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._lock = threading.Lock()
-        self._chosen: dict[tuple[str, int, tuple[int, ...], int, str], str] = {}
+        self._chosen: dict[tuple[str, int, tuple[int, ...], int, str, Reduction | None], str] = {}
 
-    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str = AUTO) -> str:
-        """Name of the algorithm with the smallest predicted time.  The first thread to ask predicts, the others wait."""
+    def choose(
+        self,
+        collective: str,
+        n_bytes: int,
+        members: tuple[int, ...],
+        root: int,
+        selection: str = AUTO,
+        reduction: Reduction | None = None,
+    ) -> str:
+        """Name of the algorithm that the fabric's tuner takes; else, or where that knows none of them, of the smallest predicted
+        time.  The first thread to ask predicts, the others wait."""
         endpoint = self._topology.endpoint
-        if endpoint is not None and endpoint.tuner != PREDICT and selection == AUTO:
-            return chosen(self._topology, endpoint.tuner, collective, n_bytes, members).algorithm
+        if endpoint is not None and endpoint.tuner != PREDICT:
+            algorithm = chosen(self._topology, endpoint.tuner, collective, n_bytes, members, reduction, selection)
+            if algorithm:
+                return algorithm
         size_bytes = min(1 << max(3, (n_bytes - 1).bit_length()), MOST_RANK_BYTES * len(members))
-        key = (collective, size_bytes, members, root, selection)
+        key = (collective, size_bytes, members, root, selection, reduction)
         with self._lock:
             found = self._chosen.get(key)
             if found is None:
-                found = self._chosen[key] = self._fastest(collective, size_bytes, members, root, selection)
+                found = self._chosen[key] = self._fastest(*key)
         return found
 
-    def _fastest(self, collective: str, size_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
-        names = selected(selection, collective)
+    def _fastest(
+        self,
+        collective: str,
+        size_bytes: int,
+        members: tuple[int, ...],
+        root: int,
+        selection: str,
+        reduction: Reduction | None,
+    ) -> str:
+        names = reducing(selected(selection, collective), reduction, collective)
         in_switches = selection != AUTO or self._topology.endpoint is not None
         protocol = AUTO if self._topology.endpoint is None else self._topology.endpoint.protocol
         names = tuple(name for name in names if goes_with(protocol, collective, name))
+        if not names:
+            raise ConfigError(f"protocol {protocol} goes with none of the algorithms {selection} of {collective}; use auto")
         if len(names) == 1:
             return names[0]
         if len(members) == 1 and "direct" in names:
@@ -132,7 +155,7 @@ def n_messages(collective: str, algorithm: str, layout: Layout) -> int:
             growth = full / half if half else 1.0
             return int(full * math.pow(growth, math.log2(n_ranks / COUNTED_RANKS)))
         if n_ranks > MOST_LAID_OUT and find_algorithm(algorithm).asks_layout:
-            raise ConfigError(f"{algorithm} over more than {MOST_LAID_OUT} ranks is not tried or estimated: use ring or tree")
+            raise ConfigError(f"{algorithm} over more than {MOST_LAID_OUT} ranks is not tried or estimated: use ring")
     return _counted(collective, algorithm, layout)
 
 
@@ -185,7 +208,7 @@ def simulated(
     return max(int(time_ps) for time_ps in results.values()), simulation.engine
 
 
-def _no_choice(collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
+def _no_choice(*asked: object) -> str:
     raise AssertionError("a prediction names its algorithm")
 
 

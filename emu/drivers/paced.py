@@ -121,6 +121,7 @@ class Paced(Engine):
             chunk=header.chunk,
             message_bytes=header.message_bytes,
             digest=header.digest,
+            flag_every_bytes=header.flag_every_bytes,
         )
 
     # -- frames ----------------------------------------------------------------------------------
@@ -132,7 +133,8 @@ class Paced(Engine):
         header = Header(
             link, host.channel(peer), frame.source_rank, frame.target_rank, frame.hop, frame.flow, frame.route_flow,
             frame.head_ps, frame.tail_ps, frame.promise_ps, frame.communicator, frame.operation, frame.message, frame.chunk,
-            frame.payload_bytes, frame.message_bytes, frame.digest, frame.credit_bytes, host.clock.anchor_ns,
+            frame.payload_bytes, frame.flag_every_bytes, frame.message_bytes, frame.digest, frame.credit_bytes,
+            host.clock.anchor_ns,
         )  # fmt: skip
         due_ps = now_ps if frame.credit_bytes else self.due_ps(frame)
         message = pack(host.session, host.epoch, header, frame.account)
@@ -193,7 +195,7 @@ class PacedEngine(Paced):
 
     def inject(self, frame: Frame, now_ps: int) -> int | None:
         if frame.payload_bytes:
-            self._count_out(frame.source_rank, frame.target_rank, frame.payload_bytes)
+            self._count_out(frame.source_rank, frame.target_rank, frame.flagged_bytes)
         return super().inject(frame, now_ps)
 
     def _count_out(self, source_rank: int, target_rank: int, n_bytes: int) -> None:

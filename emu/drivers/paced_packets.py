@@ -53,8 +53,8 @@ class PacedPacketEngine(Paced, PacketEngine):
         peer = self._target_of[link]
         header = PacketHeader(
             link, host.channel(peer), frame.source_rank, frame.target_rank, frame.flow, frame.route_flow, frame.communicator,
-            frame.operation, frame.message, frame.chunk, frame.payload_bytes, frame.message_bytes, frame.digest,
-            frame.traffic_class, packet.queue_pair, packet.queue, packet.marked, packet.trimmed, packet.sequence,
+            frame.operation, frame.message, frame.chunk, frame.payload_bytes, frame.flag_every_bytes, frame.message_bytes,
+            frame.digest, frame.traffic_class, packet.queue_pair, packet.queue, packet.marked, packet.trimmed, packet.sequence,
             packet.sending, packet.offset_bytes, packet.payload_bytes, packet.entropy, packet.sent_ps, packet.head_ps,
             packet.tail_ps, host.clock.anchor_ns,
         )  # fmt: skip

@@ -69,7 +69,7 @@ class Runtime:
         payload: bool,
         user_time: str,
         wake: Callable[[], None],
-        choose_algorithm: Callable[[str, int, tuple[int, ...], int, str], str],
+        choose_algorithm: Callable[..., str],
         dilation: float = 0.0,
         calls: Calls | None = None,
     ) -> None:
@@ -131,8 +131,8 @@ class Runtime:
         if work.operations:
             rank.cursor_ps = max(rank.cursor_ps, work.completed_ps)
 
-    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
-        return self._choose(collective, n_bytes, members, root, selection)
+    def choose(self, *asked: Any) -> str:
+        return self._choose(*asked)
 
     @property
     def endpoint(self) -> EndpointCosts | None:

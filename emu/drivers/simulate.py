@@ -37,7 +37,7 @@ class Simulation:
         seed: int,
         impairments: ImpairmentTable,
         payload: bool,
-        choose_algorithm: Callable[[str, int, tuple[int, ...], int, str], str],
+        choose_algorithm: Callable[..., str],
         timeout_s: float = DEFAULT_TIMEOUT_S,
         faults: Sequence[Injection] = (),
         calls: Calls | None = None,

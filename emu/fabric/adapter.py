@@ -152,7 +152,7 @@ class Adapter:
         self._line_up(pair, packet, now_ps)
 
     def _line_up(self, pair: SendQueuePair, packet: Packet, now_ps: int) -> None:
-        ready_ps = pair.control.ready_ps(now_ps, pair.outstanding_bytes, packet.payload_bytes)
+        ready_ps = pair.control.ready_ps(now_ps, pair.outstanding_bytes, packet.flagged_bytes)
         if ready_ps >= FOREVER_PS:
             if why := pair.hears_nothing():
                 control = self.switching.classes[pair.queue].control
@@ -167,7 +167,7 @@ class Adapter:
     def take(self, pair: SendQueuePair, port: Port, now_ps: int) -> Packet:
         """The port sends the queue pair's packet now."""
         packet, ends_chunk = pair.take(now_ps)
-        left_ps = pair.waits.busy_ps = now_ps + port.cost(packet.payload_bytes)[1]
+        left_ps = pair.waits.busy_ps = now_ps + port.cost(packet.flagged_bytes)[1]
         if pair.keeps:
             self._start_timer(pair, now_ps)
         if ends_chunk:
@@ -248,7 +248,7 @@ class Adapter:
         """The tail of a packet for this rank is here."""
         traffic_class = self.switching.class_of(packet.queue)
         trim_bytes = self.switching.trim_bytes if packet.trimmed else 0
-        n_bytes = wire_bytes(self._ingress[link], packet.payload_bytes, trim_bytes)
+        n_bytes = wire_bytes(self._ingress[link], packet.flagged_bytes, trim_bytes)
         if self.drain.is_unlimited(now_ps):
             self._drained(link, packet.queue, n_bytes, now_ps, buffered=False)
             self._accept(packet, now_ps)
@@ -359,7 +359,7 @@ class Adapter:
             value=expected,
             marked=packet.marked,
             echo_ps=packet.sent_ps,
-            n_bytes=packet.payload_bytes,
+            n_bytes=packet.flagged_bytes,
             selective=selective,
         )
 
@@ -419,7 +419,7 @@ class Adapter:
             f"{self.switching.classes[pair.queue].control} of {self.name}->{self._names[pair.peer]}"
             for pair in self.senders.values()
             if pair.pending is not None
-            and pair.control.ready_ps(now_ps, pair.outstanding_bytes, pair.pending[1].n_bytes) > now_ps
+            and pair.control.ready_ps(now_ps, pair.outstanding_bytes, pair.pending[2].flagged_bytes) > now_ps
         ]
 
     @property

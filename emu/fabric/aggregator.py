@@ -114,6 +114,7 @@ class Aggregator:
                 chunk=last.chunk,
                 message_bytes=last.message_bytes,
                 digest=last.digest,
+                flag_every_bytes=last.flag_every_bytes,
                 payload=value,
                 account=account[:],
             )
@@ -130,13 +131,13 @@ class Aggregator:
         if connection is None:
             connection = self._outgoing[key] = Connection(self.network.window_bytes(self.address, frame.target_rank))
             self._blocked[key] = deque()
-        if self._blocked[key] or not connection.has_room(frame.payload_bytes):
+        if self._blocked[key] or not connection.has_room(frame.flagged_bytes):
             self._blocked[key].append((frame, batch))
             return
         self._send(frame, connection, batch, now_ps)
 
     def _send(self, frame: Frame, connection: Connection, batch: _Batch, now_ps: int) -> None:
-        connection.outstanding_bytes += frame.payload_bytes
+        connection.outstanding_bytes += frame.flagged_bytes
         self.network.inject(frame, now_ps)
         batch.n_waiting -= 1
         if batch.n_waiting:
@@ -147,7 +148,7 @@ class Aggregator:
             incoming = self._incoming.get(key)
             if incoming is None:
                 incoming = self._incoming[key] = Connection(self.network.window_bytes(taken.source_rank, self.address))
-            due_bytes = incoming.consume(taken.payload_bytes)
+            due_bytes = incoming.consume(taken.flagged_bytes)
             if due_bytes:
                 self.network.send_credit(taken, due_bytes, now_ps)
 
@@ -158,7 +159,7 @@ class Aggregator:
             return
         connection.outstanding_bytes -= n_bytes
         blocked = self._blocked[key]
-        while blocked and connection.has_room(blocked[0][0].payload_bytes):
+        while blocked and connection.has_room(blocked[0][0].flagged_bytes):
             frame, batch = blocked.popleft()
             frame.account[CREDIT] += max(0, now_ps - frame.tail_ps)
             frame.head_ps, frame.tail_ps = now_ps, max(now_ps, frame.tail_ps)

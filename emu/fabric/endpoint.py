@@ -32,6 +32,7 @@ from emu.fabric.connection import Connection
 from emu.fabric.frame import Frame
 from emu.fabric.pace import Pace
 from emu.fabric.recorder import Recorder
+from emu.protocols.flags import FLAG_EVERY_BYTES
 from emu.units import FOREVER_PS
 
 CHANNEL_STRIDE = 64
@@ -127,6 +128,7 @@ class Endpoint:
             chunk=chunk,
             message_bytes=n_bytes,
             digest=operation.call.digest,
+            flag_every_bytes=FLAG_EVERY_BYTES[operation.call.protocol],
             payload=values,
             account=operation.account[:],
         )
@@ -142,11 +144,11 @@ class Endpoint:
         self._offer(frame, operation, connection, now_ps)
 
     def _offer(self, frame: Frame, operation: Operation, connection: Connection, now_ps: int) -> None:
-        if connection.blocked or not connection.has_room(frame.payload_bytes):
+        if connection.blocked or not connection.has_room(frame.flagged_bytes):
             operation.held += 1
             connection.blocked.append((frame, operation))
             return
-        connection.outstanding_bytes += frame.payload_bytes
+        connection.outstanding_bytes += frame.flagged_bytes
         if frame.payload is not None:
             frame.payload = operation.packed(frame.payload)
         left_ps = self.network.inject(frame, now_ps)
@@ -167,10 +169,10 @@ class Endpoint:
         connection.outstanding_bytes -= n_bytes
         while connection.blocked:
             frame, operation = connection.blocked[0]
-            if not connection.has_room(frame.payload_bytes):
+            if not connection.has_room(frame.flagged_bytes):
                 return
             connection.blocked.popleft()
-            connection.outstanding_bytes += frame.payload_bytes
+            connection.outstanding_bytes += frame.flagged_bytes
             if frame.payload is not None:
                 frame.payload = operation.packed(frame.payload)
             frame.account[CREDIT if now_ps > frame.tail_ps else ENDPOINT] += now_ps - frame.tail_ps
@@ -200,7 +202,7 @@ class Endpoint:
             self._deliver(frame, now_ps)
         else:
             begin_ps = max(frame.head_ps, drain.done_ps)
-            drained_ps = drain.done_ps = max(now_ps, drain.finish(begin_ps, frame.payload_bytes * WORK_PER_BYTE))
+            drained_ps = drain.done_ps = max(now_ps, drain.finish(begin_ps, frame.flagged_bytes * WORK_PER_BYTE))
             if drain.base is None and drained_ps == now_ps:  # its limits do not hold now
                 self._deliver(frame, now_ps)
                 return
@@ -248,7 +250,7 @@ class Endpoint:
 
     def consumed(self, frame: Frame, now_ps: int) -> None:
         """A step took the frame: its bytes are free again at the sender once the credit is there."""
-        n_bytes = frame.payload_bytes
+        n_bytes = frame.flagged_bytes
         if not n_bytes:
             return
         key = (frame.source_rank, frame.communicator, frame.operation < 0)

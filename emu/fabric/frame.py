@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from emu.fabric.account import ENDPOINT, LENGTH, Account
+from emu.protocols.flags import flagged_bytes
 
 
 class Frame:
@@ -14,6 +15,8 @@ class Frame:
     it is next at (at the source: when it was handed to the first link).
     ``path`` is a tuple of link indices and ``hop`` the next of them to be taken.
     ``flow`` identifies (source rank, target rank, channel) and keys randomness.
+    ``payload_bytes`` are data; with its protocol's flags (a byte for every ``flag_every_bytes`` of data, 0: none) it is
+    ``flagged_bytes`` long on links and in ports, windows and buffers, see :mod:`emu.protocols.flags`.
     ``message`` is the k-th message of its operation from source to target; ``chunk`` its part.
     ``recipe`` tells a switch that combines what to do with it; ranks need none.
     ``account`` is what the time since its critical path began went to.
@@ -25,6 +28,8 @@ class Frame:
         "communicator",
         "credit_bytes",
         "digest",
+        "flag_every_bytes",
+        "flagged_bytes",
         "flow",
         "head_ps",
         "hop",
@@ -60,6 +65,7 @@ class Frame:
         message_bytes: int = 0,
         digest: int = 0,
         credit_bytes: int = 0,
+        flag_every_bytes: int = 0,
         payload: Any = None,
         account: Account | None = None,
     ) -> None:
@@ -70,6 +76,8 @@ class Frame:
         self.flow = flow
         self.route_flow = route_flow
         self.payload_bytes = payload_bytes
+        self.flag_every_bytes = flag_every_bytes
+        self.flagged_bytes = flagged_bytes(payload_bytes, flag_every_bytes) if flag_every_bytes else payload_bytes
         self.head_ps = head_ps
         self.tail_ps = head_ps
         self.promise_ps = 0
@@ -106,6 +114,7 @@ class Frame:
             chunk=self.chunk,
             message_bytes=self.message_bytes,
             digest=self.digest,
+            flag_every_bytes=self.flag_every_bytes,
             payload=payload,
             account=account,
         )

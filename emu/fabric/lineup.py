@@ -57,7 +57,7 @@ class PortSource:
     def size_bytes(self, queue: int) -> int:
         pending = self.lineups[queue].ready[0][0].pending
         assert pending is not None
-        return pending[1].n_bytes
+        return pending[2].flagged_bytes
 
     def take(self, queue: int, now_ps: int) -> Packet:
         pair, _ = self.lineups[queue].ready.popleft()

@@ -1,7 +1,7 @@
 """LinkMachine: when the bytes of a chunk leave a link, and when they are due at its far end.
 
-A chunk is a fluid with a head and a tail that cuts through.  With wire bytes (payload plus
-one header per MTU), all times rounded up to whole picoseconds:
+A chunk is a fluid with a head and a tail that cuts through.  With wire bytes (payload with its
+protocol's flags, plus one header per MTU), all times rounded up to whole picoseconds:
 
     first    = min(bytes, mtu + header)               what must be here whole before it goes on
     start    = max(head_in, free)
@@ -63,7 +63,7 @@ class LinkStatistics:
     frames: int
     payload_bytes: int
     wire_bytes: int
-    """All that was put on the wire: payload, headers, and what was sent again."""
+    """All that was put on the wire: payload with its flags, headers, and what was sent again."""
     resent_bytes: int
     """The part of ``wire_bytes`` that was sent again after a loss."""
     lost_packets: int
@@ -102,6 +102,7 @@ class LinkMachine(Impairable):
         "busy_ps",
         "delay_counts",
         "delayed_ps",
+        "flagged_bytes",
         "frames",
         "free_ps",
         "index",
@@ -133,6 +134,7 @@ class LinkMachine(Impairable):
         """When the last byte of what is decided so far has left, apart from what is to be sent again."""
         self.frames = 0
         self.payload_bytes = 0
+        self.flagged_bytes = 0
         self.wire_bytes = 0
         self.resent_bytes = 0
         self.lost_packets = 0
@@ -166,7 +168,7 @@ class LinkMachine(Impairable):
         """
         if not self._is_plain:
             return self._receive_impaired(frame, now_ps)
-        size_bytes = frame.payload_bytes
+        size_bytes = frame.flagged_bytes
         cost = self._cost_by_size.get(size_bytes)
         if cost is None:
             cost = self._cost(size_bytes)
@@ -203,7 +205,8 @@ class LinkMachine(Impairable):
         frame.tail_ps = end_ps + self._latency_ps
         self.delay_counts.count(head_ps - now_ps, first_ps + self._latency_ps)
         self.frames += 1
-        self.payload_bytes += size_bytes
+        self.payload_bytes += frame.payload_bytes
+        self.flagged_bytes += size_bytes
         self.wire_bytes += wire_bytes
         self.busy_ps += duration_ps
         self.queued_ps += start_ps - now_ps
@@ -249,7 +252,7 @@ class LinkMachine(Impairable):
 
     def validate(self) -> None:
         """Raise AssertionError where bytes or capacity do not add up."""
-        header_bytes = self.wire_bytes - self.resent_bytes - self.payload_bytes
+        header_bytes = self.wire_bytes - self.resent_bytes - self.flagged_bytes
         assert header_bytes >= 0, f"{self.link.name}: less on the wire than the payload"
         if self.link.header_bytes == 0:
             assert header_bytes == 0, f"{self.link.name}: {header_bytes} bytes on the wire that nobody sent"
@@ -283,7 +286,7 @@ class LinkMachine(Impairable):
         capacity = self._capacity
         flow = frame.flow
         tail_in_ps = frame.tail_ps
-        wire_bytes = self.link.wire_bytes(frame.payload_bytes)
+        wire_bytes = self.link.wire_bytes(frame.flagged_bytes)
         first_bytes = min(wire_bytes, self._full_bytes)
         ready_ps = self._flow_ready_ps.get(flow, 0)
         turn_ps = max(now_ps, self.free_ps)
@@ -343,9 +346,10 @@ class LinkMachine(Impairable):
 
         frame.head_ps = head_ps + self._latency_ps
         frame.tail_ps = tail_ps + self._latency_ps
-        self.delay_counts.count(frame.head_ps - now_ps, self._cost(frame.payload_bytes)[2] + self._latency_ps)
+        self.delay_counts.count(frame.head_ps - now_ps, self._cost(frame.flagged_bytes)[2] + self._latency_ps)
         self.frames += 1
         self.payload_bytes += frame.payload_bytes
+        self.flagged_bytes += frame.flagged_bytes
         self.wire_bytes += wire_bytes
         self.queued_ps += leave_ps - now_ps
         return turn_leave_ps
@@ -360,7 +364,7 @@ class LinkMachine(Impairable):
         ``waited_ps``: until the recovery of an earlier frame of the flow was over.
         """
         account, capacity = frame.account, self._capacity
-        alone_ps = capacity.finish(capacity.available(now_ps), self.link.wire_bytes(frame.payload_bytes))
+        alone_ps = capacity.finish(capacity.available(now_ps), self.link.wire_bytes(frame.flagged_bytes))
         alone_ps = min(end_ps, max(alone_ps, frame.tail_ps + first_ps))
         waited_ps = min(waited_ps, end_ps - alone_ps)
         account[RETRANSMISSION] += waited_ps + recovery_ps
@@ -392,7 +396,7 @@ class LinkMachine(Impairable):
         """
         capacity = self._capacity
         header_bytes, mtu_bytes = self.link.header_bytes, self.link.mtu_bytes
-        n_packets = self._packets_of(frame.payload_bytes)
+        n_packets = self._packets_of(frame.flagged_bytes)
         begin = self._flow_packets.get(frame.flow, 0)
         self._flow_packets[frame.flow] = begin + n_packets
         attempt = times_lost = 0
@@ -405,7 +409,7 @@ class LinkMachine(Impairable):
                     self._flow_ready_ps[frame.flow] = end_ps
                 return end_ps
             lost -= begin
-            sent_bytes = min((lost + 1) * mtu_bytes, frame.payload_bytes) - going_back_to * mtu_bytes
+            sent_bytes = min((lost + 1) * mtu_bytes, frame.flagged_bytes) - going_back_to * mtu_bytes
             gone_ps = capacity.finish(start_ps, sent_bytes + (lost + 1 - going_back_to) * header_bytes)
             if attempt > 0:
                 capacity.reserve(start_ps, end_ps)
@@ -420,7 +424,7 @@ class LinkMachine(Impairable):
                     " let its impairments pass it in the end, or for a link that is down use flap"
                 )
             going_back_to = lost
-            resent_bytes = frame.payload_bytes - lost * mtu_bytes + (n_packets - lost) * header_bytes
+            resent_bytes = frame.flagged_bytes - lost * mtu_bytes + (n_packets - lost) * header_bytes
             start_ps = capacity.available(max(gone_ps + timeout_ps, end_ps))
             end_ps = capacity.finish(start_ps, resent_bytes)
             self._count(start_ps, end_ps, capacity.down_ps)

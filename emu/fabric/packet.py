@@ -10,11 +10,13 @@ from typing import Any
 
 from emu.fabric.account import Account
 from emu.fabric.frame import Frame
+from emu.protocols.flags import flagged_bytes
 
 
 class Packet:
     """A part of ``frame`` (the chunk): its bytes from ``offset_bytes`` on.  Mutable: each hop moves its due times on.
 
+    ``flagged_bytes`` is what it is on links and in buffers, with its protocol's flags.
     ``sequence`` counts the packets of its queue pair, ``sending`` how often this one was sent before.
     ``queue`` is the lane x classes + class it waits in.
     ``head_ps`` / ``tail_ps``: when its first and its last byte reach the far end of the link that it is on.
@@ -25,7 +27,7 @@ class Packet:
     """
 
     __slots__ = (
-        "account", "blocked_ps", "entropy", "frame", "head_ps", "held_bytes", "held_queue", "ingress", "marked",
+        "account", "blocked_ps", "entropy", "flagged_bytes", "frame", "head_ps", "held_bytes", "held_queue", "ingress", "marked",
         "offset_bytes", "payload", "payload_bytes", "queue", "queue_pair", "sending", "sent_ps", "sequence", "tail_ps", "trimmed",
     )  # fmt: skip
 
@@ -52,6 +54,7 @@ class Packet:
         self.sending = 0
         self.offset_bytes = offset_bytes
         self.payload_bytes = payload_bytes
+        self.flagged_bytes = flagged_bytes(payload_bytes, frame.flag_every_bytes)
         self.entropy = entropy
         self.sent_ps = sent_ps
         self.payload = payload
@@ -86,7 +89,7 @@ class Notice:
 
     Of one link: ``link`` is the data link that it speaks of, ``queue`` the queue.  End to end: ``link`` is -1, ranks
     and ``queue_pair`` are those of the data.  ``echo_ps``: ``sent_ps`` of the packet that is answered; ``marked``: that it
-    was marked; ``n_bytes``: payload that the answer covers; ``selective``: the one sequence that has come, or -1.
+    was marked; ``n_bytes``: payload and flags that the answer covers; ``selective``: the one sequence that has come, or -1.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """Port: the sending end of one directed link in a fabric with a ``switching``.
 
-A packet cuts through: with wire bytes, when its turn comes at ``start``,
+A packet cuts through: with wire bytes (its payload with its protocol's flags, and headers), when its turn comes at ``start``,
 
     head_out = start + first / rate + latency       first: one MTU and its header
     tail_out = start + bytes / rate + latency
@@ -75,7 +75,7 @@ class Source(Protocol):
         ...
 
     def size_bytes(self, queue: int) -> int:
-        """Payload of the one that would go now."""
+        """Payload, with its flags, of the one that would go now."""
         ...
 
     def take(self, queue: int, now_ps: int) -> Packet: ...
@@ -136,13 +136,13 @@ class Port(Impairable):
 
     # -- sizes -----------------------------------------------------------------------------------
 
-    def cost(self, payload_bytes: int, trimmed: bool = False) -> tuple[int, int, int]:
+    def cost(self, flagged_bytes: int, trimmed: bool = False) -> tuple[int, int, int]:
         """(wire bytes, their time, the time of the first MTU) of a packet, without impairments."""
-        key = _TRIMMED if trimmed else payload_bytes
+        key = _TRIMMED if trimmed else flagged_bytes
         found = self._costs.get(key)
         if found is None:
             link = self.link
-            n_bytes = wire_bytes(link, payload_bytes, self.switching.trim_bytes if trimmed else 0)
+            n_bytes = wire_bytes(link, flagged_bytes, self.switching.trim_bytes if trimmed else 0)
             first = min(n_bytes, link.mtu_bytes + link.header_bytes)
             rate = link.rate_bps
             if len(self._costs) >= _MAX_CACHED_SIZES:
@@ -164,7 +164,7 @@ class Port(Impairable):
             return
         self.queues[queue].append(packet)
         packet.blocked_ps = self.blocking.total_ps(queue, now_ps)
-        length = self.queued_bytes[queue] = self.queued_bytes[queue] + self.cost(packet.payload_bytes, packet.trimmed)[0]
+        length = self.queued_bytes[queue] = self.queued_bytes[queue] + self.cost(packet.flagged_bytes, packet.trimmed)[0]
         counters = self.counters[queue]
         if length > counters.peak_queue_bytes:
             counters.peak_queue_bytes = length
@@ -247,8 +247,7 @@ class Port(Impairable):
         waiting = self.queues[queue]
         if waiting:
             packet = waiting.popleft()
-            size = packet.payload_bytes
-            n_bytes, duration_ps, first_ps = self.cost(size, packet.trimmed)
+            n_bytes, duration_ps, first_ps = self.cost(packet.flagged_bytes, packet.trimmed)
             self.queued_bytes[queue] -= n_bytes
             self.blocking.charge(packet, duration_ps, first_ps, now_ps)
         else:
@@ -256,8 +255,7 @@ class Port(Impairable):
             self._leaving = _TAKING  # what the source does now must not start another packet
             packet = self.source.take(queue, now_ps)
             packet.sent_ps = packet.head_ps = packet.tail_ps = now_ps
-            size = packet.payload_bytes
-            n_bytes, duration_ps, first_ps = self.cost(size)
+            n_bytes, duration_ps, first_ps = self.cost(packet.flagged_bytes)
             packet.account[SERIALISATION] += duration_ps
         credits = self.credits[queue]
         if credits is not None:
@@ -266,8 +264,8 @@ class Port(Impairable):
         self.queued_ps += waited_ps
         counters = self.counters[queue]
         counters.packets += 1
-        counters.payload_bytes += size
-        self.n_payload_bytes += size
+        counters.payload_bytes += packet.payload_bytes
+        self.n_payload_bytes += packet.payload_bytes
         self.wire_bytes += n_bytes
         self._sent += 1
         latency_ps = self.link.latency_ps
@@ -291,7 +289,7 @@ class Port(Impairable):
         """Wire bytes of the queue's next packet."""
         waiting = self.queues[queue]
         if waiting:
-            return self.cost(waiting[0].payload_bytes, waiting[0].trimmed)[0]
+            return self.cost(waiting[0].flagged_bytes, waiting[0].trimmed)[0]
         assert self.source is not None
         return self.cost(self.source.size_bytes(queue))[0]
 
@@ -316,7 +314,7 @@ class Port(Impairable):
         start_ps = capacity.available(now_ps)
         first_ps = capacity.finish(start_ps, min(n_bytes, link.mtu_bytes + link.header_bytes))
         pass_end_ps = end_ps = capacity.finish(start_ps, n_bytes)
-        packet.account[SERIALISATION] += end_ps - now_ps - self.cost(packet.payload_bytes, packet.trimmed)[1]
+        packet.account[SERIALISATION] += end_ps - now_ps - self.cost(packet.flagged_bytes, packet.trimmed)[1]
         self.busy_ps += end_ps - start_ps - capacity.down_ps
         self.stalled_ps += start_ps - now_ps + capacity.down_ps
         if link.planes_bps:
@@ -352,7 +350,7 @@ class Port(Impairable):
         packet.account[RETRANSMISSION] += end_ps - pass_end_ps
         # A delay may not let a packet overtake: its head comes after the tail before it.
         head_ps = max(first_ps + delay_ps + link.latency_ps, self._last_tail_ps + 1)
-        least_ps = self.cost(packet.payload_bytes, packet.trimmed)[2] + link.latency_ps
+        least_ps = self.cost(packet.flagged_bytes, packet.trimmed)[2] + link.latency_ps
         self.delay_counts.count(head_ps - packet.head_ps, least_ps)
         packet.head_ps = head_ps
         packet.tail_ps = self._last_tail_ps = max(end_ps + delay_ps + link.latency_ps, packet.head_ps)
@@ -367,7 +365,7 @@ class Port(Impairable):
             return False
         mtu_bytes = self.link.mtu_bytes
         begin = packet.sequence * -(-self._quantum // mtu_bytes)
-        end = begin + max(1, -(-packet.payload_bytes // mtu_bytes))
+        end = begin + max(1, -(-packet.flagged_bytes // mtu_bytes))
         key = FrameKey(self.index, packet.entropy, packet.sequence)
         tries = (packet.sending << 16) + attempt
         return any(
@@ -438,11 +436,11 @@ class Port(Impairable):
         return tuple(found)
 
 
-def wire_bytes(link: Link, payload_bytes: int, trim_bytes: int = 0) -> int:
-    """A packet on the wire: payload and one header for every MTU of it; without payload a header, and at least a byte.
+def wire_bytes(link: Link, flagged_bytes: int, trim_bytes: int = 0) -> int:
+    """A packet on the wire: payload with flags, one header for every MTU of both; without payload a header, and at least a byte.
 
     ``trim_bytes``: what is left of a packet at least where it was trimmed; 0 for all others.
     """
-    if not payload_bytes:
+    if not flagged_bytes:
         return max(trim_bytes, link.header_bytes, 1)
-    return link.wire_bytes(payload_bytes)
+    return link.wire_bytes(flagged_bytes)

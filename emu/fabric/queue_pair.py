@@ -1,7 +1,7 @@
 """Queue pairs: the two ends of a stream of packets between two ranks.
 
-The sender cuts chunks into packets, numbers them, keeps what is not acknowledged where its class recovers losses, and
-sends again what is asked for.  The receiver says which packets count.
+The sender cuts chunks into packets, of a quantum with their protocol's flags, numbers them, keeps what is not acknowledged where
+its class recovers losses, and sends again what is asked for.  The receiver says which packets count.
 
     go back N           the receiver takes packets in order; at a gap it asks once, and everything from there on comes again
                         (InfiniBand and RoCE adapters; Mittal et al., "Revisiting network support for RDMA", SIGCOMM 2018)
@@ -23,15 +23,17 @@ from emu.congestion.base import SenderControl
 from emu.fabric.frame import Frame
 from emu.fabric.packet import Packet
 from emu.fabric.waits import Waits
+from emu.protocols.flags import data_bytes, flagged_bytes
 from emu.topologies.switching import Recovery
 
 
 class Segment(NamedTuple):
-    """What a packet carries."""
+    """What a packet carries; ``flagged_bytes`` with its flags, as they are on their way."""
 
     frame: Frame
     offset_bytes: int
     n_bytes: int
+    flagged_bytes: int
     is_last: bool
 
 
@@ -126,9 +128,9 @@ class SendQueuePair:
             return None
         if self._offset == 0:
             self.started_chunks += 1
-        n_bytes = min(self._quantum, frame.payload_bytes - self._offset)
+        n_bytes = min(data_bytes(self._quantum, frame.flag_every_bytes), frame.payload_bytes - self._offset)
         is_last = self._offset + n_bytes >= frame.payload_bytes
-        segment = Segment(frame, self._offset, n_bytes, is_last)
+        segment = Segment(frame, self._offset, n_bytes, flagged_bytes(n_bytes, frame.flag_every_bytes), is_last)
         sequence = self.next_sequence
         self.next_sequence += 1
         if is_last:
@@ -142,7 +144,7 @@ class SendQueuePair:
         return self._packet(sequence, segment, now_ps)
 
     def _packet(self, sequence: int, segment: Segment, now_ps: int) -> Packet:
-        frame, offset, n_bytes, _ = segment
+        frame, offset, n_bytes, _, _ = segment
         payload = None
         if frame.payload is not None and n_bytes:
             payload = frame.payload.reshape(-1).view(np.uint8)[offset : offset + n_bytes]
@@ -169,13 +171,13 @@ class SendQueuePair:
         first_time = sequence >= self._sent
         if not first_time:
             self.resent_packets += 1
-            self.resent_bytes += segment.n_bytes
+            self.resent_bytes += segment.flagged_bytes
             packet.sending = self._sendings[sequence] = self._sendings.get(sequence, 0) + 1
         self._sent = max(self._sent, sequence + 1)
         self._unsent.discard(sequence)
-        self.outstanding_bytes += segment.n_bytes
+        self.outstanding_bytes += segment.flagged_bytes
         packet.account = self.waits.take(segment.frame, sequence, now_ps, keeps=self.keeps)
-        self.control.sent(now_ps, segment.n_bytes)
+        self.control.sent(now_ps, segment.flagged_bytes)
         return packet, segment.is_last and first_time
 
     # -- answers -------------------------------------------------------------------------------
@@ -202,7 +204,7 @@ class SendQueuePair:
         self.silent_timeouts = 0
         self._sendings.pop(sequence, None)
         self.waits.forget(sequence)
-        n_bytes = self.unacked.pop(sequence).n_bytes
+        n_bytes = self.unacked.pop(sequence).flagged_bytes
         if sequence in self._unsent:
             self._unsent.discard(sequence)
             if self.pending is not None and self.pending[0] == sequence:
@@ -237,7 +239,7 @@ class SendQueuePair:
         for sequence in sequences:
             if sequence not in self._unsent:
                 self._unsent.add(sequence)
-                n_bytes += self.unacked[sequence].n_bytes
+                n_bytes += self.unacked[sequence].flagged_bytes
         self._resend = deque(sorted(self._unsent))
         self.outstanding_bytes -= n_bytes
         return n_bytes

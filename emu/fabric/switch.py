@@ -109,7 +109,7 @@ class Switch:
         """The head of a packet is here, by ``link``."""
         arrived_in = packet.queue
         port = self.egress(packet, now_ps)
-        egress_bytes, duration_ps, first_ps = port.cost(packet.payload_bytes, packet.trimmed)
+        egress_bytes, duration_ps, first_ps = port.cost(packet.flagged_bytes, packet.trimmed)
         held_bytes = self._held_bytes(packet, link)
         queue = packet.queue
         traffic_class = self._classes[queue]
@@ -122,7 +122,7 @@ class Switch:
             counters.trimmed += 1
             packet.trimmed = True
             packet.payload = None
-            packet.payload_bytes = 0
+            packet.payload_bytes = packet.flagged_bytes = 0
             packet.tail_ps = packet.head_ps  # the header is here; nothing is waited for
             packet.queue = queue = arrived_in = self._trims_to[queue]
             counters = port.counters[queue]
@@ -150,7 +150,7 @@ class Switch:
 
     def _held_bytes(self, packet: Packet, link: int) -> int:
         """What the packet takes of the buffer: its bytes on the link that it came by, as headroom and credits count them."""
-        return wire_bytes(self._ingress[link], packet.payload_bytes, self.switching.trim_bytes if packet.trimmed else 0)
+        return wire_bytes(self._ingress[link], packet.flagged_bytes, self.switching.trim_bytes if packet.trimmed else 0)
 
     def _admits(self, packet: Packet, port: Port, link: int, arrived_in: int, egress_bytes: int, held_bytes: int) -> bool:
         """Whether a packet that may be dropped fits; a trimmed header needs room in the pool only."""

@@ -12,8 +12,9 @@ and what a rank writes to its own memory by itself, rather than a peer into it, 
 all-gather, the last reduction of a reduce-scatter or all-reduce, the block that alltoall keeps.  The rate is that of all
 ``channels``, a thread block each; a call across hosts has only ``host_channels`` of them, half as many again with CollNet.  In a
 ring all do the same and are one flow here.  In a tree or CollNet's chain a rank is the head of one channel's chain and the middle
-of another's, so that each has its own rate and its own blocks, and the busiest is the bottleneck.  A grouped LL message has one
-channel's rate, as NCCL deals short messages.  Where Simple stores straight into the user's buffer and nothing waits to be
+of another's, and in a pair of trees (of ``two_tree`` too, which has no chains) inner in one and a leaf in the other: so each has
+its own rate and its own blocks, and the busiest is the bottleneck.  A grouped LL message has one channel's rate, as NCCL deals
+short messages.  Where Simple stores straight into the user's buffer and nothing waits to be
 forwarded, a receipt costs nothing; where the switch reduces, loads and stores are not issued as messages.
 
 Between hosts a thread of the host (NCCL's proxy, one for each accelerator) hands every slot of a channel's buffer to the network
@@ -22,8 +23,8 @@ a ring's slice, a tree's step, 128 KiB of grouped messages and of NVLS, 64 KiB o
 there that the proxy, and not the port, is the bottleneck.
 
 Law: integers, and a pure function of them; no times of single sizes.  The constants are NCCL's (``src/include/device.h``,
-``src/enqueue.cc``, ``src/graph/connect.cc``, ``src/transport/nvls.cc``).  Not modelled: LL's flags on links further on (they take
-the sender's time only), what one queue pair can carry, other kernels.
+``src/enqueue.cc``, ``src/graph/connect.cc``, ``src/transport/nvls.cc``).  All rates here are of data; what flags
+take on links and in buffers is in :mod:`emu.protocols.flags`.  Not modelled: what one queue pair can carry, other kernels.
 """
 
 from __future__ import annotations
@@ -58,13 +59,11 @@ NVLSTREE_SHORTENS_FROM_HOSTS: Final = 4
 """NVLSTree's chunk in a channel, over that many hosts or more."""
 GROUPED_SLOT_BYTES: Final = 128 * KIB
 """Of grouped sends and receives over a network."""
-CHAINED: Final = frozenset({"tree", "collnet_chain"})
-"""Algorithms whose channels have chains of their own inside a host."""
+PLACED: Final = frozenset({"tree", "two_tree", "collnet_chain"})
+"""Algorithms in whose channels a rank has different places: head of one chain and in the midst of another, inner and leaf."""
 BLOCK_FROM_BYTES: Final = 1 * KIB
 BLOCK_TO_BYTES: Final = 4 * KIB
 """An LL message of 1 KiB is four warps' work (8 bytes a thread), one of 4 KiB a full thread block of 512 threads'."""
-LL_GROUPED_BYTES: Final = 16 * KIB
-"""Grouped sends up to this size use LL, longer ones Simple."""
 
 
 class Generation(StrEnum):
@@ -178,7 +177,7 @@ def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str
     elif not simple:
         rate_bps = rate_bps * 15 // 16
     lanes, open_channels = 1, costs.open_channels(algorithm, n_hosts)
-    if algorithm in CHAINED:
+    if algorithm in PLACED:
         lanes, rate_bps = open_channels, rate_bps // costs.channels
     elif not in_switch and not grouped:
         rate_bps = rate_bps * open_channels // costs.channels
@@ -209,7 +208,7 @@ def slot_bytes(collective: str, algorithm: str, protocol: str, n_hosts: int) -> 
     if is_grouped(collective, algorithm):
         return GROUPED_SLOT_BYTES
     most_bytes = SLICE_BYTES[Protocol(protocol)]
-    return most_bytes if algorithm not in CHAINED else min(most_bytes, STEP_BYTES)
+    return most_bytes if algorithm not in PLACED else min(most_bytes, STEP_BYTES)
 
 
 def slice_bytes(
@@ -230,7 +229,7 @@ def slice_bytes(
     its_slot_bytes = slot_bytes(collective, algorithm, protocol, n_hosts)
     if is_nvls(algorithm):
         return max(NVLS_LEAST_CHUNK_BYTES, min(block_bytes // NVLS_CHUNKS, its_slot_bytes * costs.channels))
-    if algorithm in CHAINED:
+    if algorithm in PLACED:
         its_channels = max(1, costs.open_channels(algorithm, n_hosts) // n_blocks)
         step_bytes = min(-(-block_bytes // its_channels), its_slot_bytes)
         least, most = TREE_CHUNKS

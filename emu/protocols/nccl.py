@@ -3,7 +3,8 @@
 Not a prediction: NCCL's constants were set by hand for its own choice, and emu's times come from steps on links.  It says which
 pair NCCL would take, right or not, and so which one a measurement ran.  Source: NCCL 2.30, ``src/graph/tuning.cc``.
 
-Not modelled: CollNet, PAT, the CPU's vendor (AMD's network overhead, its row of LL bandwidths), NCCL_ALGO and NCCL_PROTO.
+It knows ring, tree, nvls, nvlstree and grouped sends and receives.  Not modelled: CollNet and PAT, which NCCL has and this tuner
+never takes, nor NVLS over several hosts, which is CollNet's; the CPU's vendor (AMD's network overhead, its row of LL bandwidths).
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from emu.protocols import predict
-from emu.protocols.costs import LL_GROUPED_BYTES, Generation, Interconnect
-from emu.protocols.legal import Protocol, is_grouped
+from emu.protocols.costs import Generation, Interconnect
+from emu.protocols.legal import Protocol, is_grouped, is_nvls, usual_protocols
 from emu.protocols.question import Choice, Question, Way
 from emu.units import PS_PER_MICROSECOND
 
 LL, LL128, SIMPLE = Protocol.LL, Protocol.LL128, Protocol.SIMPLE
-GROUPED_ALGORITHM: Final = "direct"
-"""What grouped sends and receives are in emu."""
+GROUPED_ALGORITHMS: Final = ("direct", "pxn")
+"""What grouped sends and receives are in emu, the first where there is a choice."""
 _Row = dict[Protocol, float]
 
 
@@ -68,13 +68,10 @@ RING_SIMPLE_CORRECTION: Final = 1.4
 RING_SIMPLE_FROM_BYTES: Final = 64
 
 
-def choose(question: Question) -> Choice:
-    """The pair that NCCL takes among those of ``question``; where its tables know none, the one that is predicted best."""
+def choose(question: Question) -> Choice | None:
+    """The pair that NCCL takes among those of ``question``; None where it knows none of them."""
     if is_grouped(question.collective, ""):
-        per_peer_bytes = -(-question.size_bytes // question.n_ranks)
-        protocol = LL if per_peer_bytes <= LL_GROUPED_BYTES else SIMPLE
-        algorithms = [way.algorithm for way in question.ways]
-        return Choice(GROUPED_ALGORITHM if GROUPED_ALGORITHM in algorithms else algorithms[0], protocol, 0)
+        return _grouped(question)
     known = [way for way in question.ways if way.algorithm in BASE_US]
     timed = [
         Choice(way.algorithm, protocol, round(us * PS_PER_MICROSECOND))
@@ -82,15 +79,37 @@ def choose(question: Question) -> Choice:
         for protocol in way.protocols
         if (us := time_us(question, way, Protocol(protocol))) is not None
     ]
-    return min(timed, key=lambda choice: choice.time_ps) if timed else predict.choose(question)
+    return min(timed, key=lambda choice: choice.time_ps, default=None)
+
+
+def knows(question: Question, way: Way, protocol: Protocol) -> bool:
+    """Whether it is among what is chosen from; of grouped sends and receives only the protocol is."""
+    if is_grouped(question.collective, ""):
+        return way.algorithm == GROUPED_ALGORITHMS[0]
+    return way.algorithm in BASE_US and time_us(question, way, protocol) is not None
+
+
+def _grouped(question: Question) -> Choice | None:
+    """By the bytes for each peer; an algorithm that is not NCCL's, where it was asked for by name, takes its rule."""
+    by_name = {way.algorithm: way for way in question.ways}
+    way = next((by_name[name] for name in GROUPED_ALGORITHMS if name in by_name), None)
+    if way is None and len(question.ways) != 1:
+        return None
+    way = way or question.ways[0]
+    usual = usual_protocols(question.collective, way.algorithm, question.size_bytes, question.n_ranks)[0]
+    return Choice(way.algorithm, usual if usual in way.protocols else way.protocols[0], 0)
 
 
 def time_us(question: Question, way: Way, protocol: Protocol) -> float | None:
-    """What NCCL takes the pair to cost; None where it rules it out."""
+    """What NCCL takes the pair to cost; None where it rules it out, as over PCIe LL128, whose 128 bytes it may tear, and NVLS."""
+    if question.costs.interconnect is Interconnect.PCI and (protocol == LL128 or is_nvls(way.algorithm)):
+        return None
     bandwidth = _algorithm_gb_per_s(question, way.algorithm, protocol)
     if bandwidth <= 0:
         return None
     latency_us, size_bytes = _latency_us(question, way.algorithm, protocol), question.size_bytes
+    if question.n_ranks == 1:
+        return latency_us
     if way.algorithm == "tree" and question.collective == "all_reduce":
         power = max(0, (size_bytes >> 6).bit_length() - 1)
         if power < len(TREE_CORRECTION[protocol]):
@@ -102,7 +121,8 @@ def time_us(question: Question, way: Way, protocol: Protocol) -> float | None:
 
 
 def _ring_steps(question: Question) -> int:
-    n = question.n_ranks
+    """At least 1, so that a rate can be shared by them; one rank takes none."""
+    n = max(2, question.n_ranks)
     return 2 * (n - 1) if question.collective == "all_reduce" else n if question.collective in ("broadcast", "reduce") else n - 1
 
 
@@ -111,9 +131,10 @@ def _latency_us(question: Question, algorithm: str, protocol: Protocol) -> float
     inside, across = HOP_US[costs.interconnect][algorithm][protocol], NETWORK_HOP_US[algorithm][protocol]
     base_us, per_host = BASE_US[algorithm][protocol], question.n_ranks / hosts
     if algorithm == "ring":
+        n_steps = _ring_steps(question) if question.n_ranks > 1 else 0
         n_across = 0 if hosts == 1 else 2 * (hosts - 1) if question.collective == "all_reduce" else hosts - 1
         hop_us = max(inside, NETWORK_OVERHEAD_US[protocol]) if hosts > 1 else inside
-        return base_us + (_ring_steps(question) - n_across) * hop_us + n_across * across
+        return base_us + (n_steps - n_across) * hop_us + n_across * across
     if algorithm == "tree":
         return base_us + 2 * ((per_host - 1) * inside + math.log2(hosts) * across)
     if algorithm == "nvlstree":

@@ -19,6 +19,7 @@ from emu.scale.grids import alltoall_on_grid
 from emu.scale.ring_slices import long_ring, ring_in_slices
 from emu.scale.rings import ring
 from emu.scale.trees import long_tree, tree
+from emu.scale.wires import check_plain
 from emu.topologies.graph import Topology
 from emu.topologies.routers import DimensionOrder
 from emu.units import PS_PER_SECOND
@@ -38,7 +39,7 @@ def estimated_chunks(topology: Topology, collective: str, algorithm: str, size_b
     if algorithm == "ring" and collective == "all_reduce":
         n_rings = len(rings(layout))
         n_sent, n_blocks = 2 * n_rings * n * (n - 1), n_rings * n
-    elif algorithm == "tree" and collective == "all_reduce":
+    elif algorithm == "tree":
         n_blocks = 2 * (len(layout.nodes[0]) if layout.rails else 1)
         n_sent = 2 * n_blocks * (n - 1)
     elif collective == "alltoall" and algorithm in ("direct", "pairwise"):
@@ -65,8 +66,24 @@ def _size_bytes(call: OneCall) -> int:
     return call.count * call.itemsize * n_counts_of(call.collective, call.topology.n_ranks)
 
 
+def leaves_barrier_together(call: OneCall) -> bool:
+    """Whether all ranks leave a barrier on its fabric together if they came together; run by the machines."""
+    completed_ps, _, _ = call_once(
+        call.topology, call.impairments, collective="barrier", algorithm="dissemination", count=0, dtype="uint8", itemsize=1
+    )
+    return len(set(completed_ps)) == 1
+
+
 def by_arithmetic(call: OneCall) -> Answer:
     """Raises NotExact."""
+    if not call.count and call.collective != "barrier":
+        check_plain(call)
+        return Answer(
+            completed_ps=(0,) * call.topology.n_ranks,
+            method="exact, nothing is sent",
+            chunk_bytes=call.chunk_bytes or auto_chunk_bytes(0),
+            wire_bytes_per_rank_max=0,
+        )
     if call.algorithm == "ring":
         with suppress(NotExact):
             return ring(call)

@@ -16,13 +16,14 @@ STARTED_AT_ONCE: Final = 1 << 20
 
 
 def next_links(topology: Topology, router: DimensionOrder, lane: int) -> npt.NDArray[np.int32]:
-    """The router's rule for all nodes and targets at once.  Raises NotExact where cables are parallel."""
+    """The router's rule for all nodes and targets (ranks) at once.  Raises NotExact where cables are parallel."""
     n = topology.n_ranks
     between = {(link.source, link.target): index for index, link in enumerate(topology.links)}
     if len(between) < len(topology.links):
         raise NotExact("a hash picks among parallel cables")
     found = np.full((n, 1), -1, np.int32)
     nodes = np.arange(n)
+    routers = nodes + router.first
     n_ties = sum(map(router.ties, router.shape))
     stride = 1
     for size in reversed(router.shape):
@@ -33,12 +34,19 @@ def next_links(topology: Topology, router: DimensionOrder, lane: int) -> npt.NDA
             n_ties -= 1
             up |= (2 * ahead == size) & ((here + (lane >> n_ties)) % 2 == 0)
         upward, downward = (
-            np.array([between.get(ends, -1) for ends in zip(nodes.tolist(), neighbours.tolist(), strict=True)], np.int32)
-            for neighbours in (nodes + ((here[:, 0] + step) % size - here[:, 0]) * stride for step in (1, -1))
+            np.array([between.get(ends, -1) for ends in zip(routers.tolist(), neighbours.tolist(), strict=True)], np.int32)
+            for neighbours in (routers + ((here[:, 0] + step) % size - here[:, 0]) * stride for step in (1, -1))
         )
         its = np.where(up, upward[:, None], downward[:, None])[:, :, None]
         found = np.where((ahead == 0)[:, :, None], found[:, None, :], its).reshape(n, -1)
         stride *= size
+    if router.first:
+        into, back = (
+            np.array([between[ends] for ends in zip(sources.tolist(), targets.tolist(), strict=True)], np.int32)
+            for sources, targets in ((nodes, routers), (routers, nodes))
+        )
+        found[nodes, nodes] = back
+        found = np.concatenate([np.where(nodes[:, None] == nodes, -1, into[:, None]), found])
     return found
 
 

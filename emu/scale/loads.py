@@ -51,8 +51,11 @@ def _grid(topology: Topology, router: DimensionOrder) -> Loads:
     if topology.ranks != tuple(range(n)):
         raise NotExact("ranks are not the nodes of the grid in their order")
     ends = np.array([(link.source, link.target) for link in topology.links], np.int64)
-    _, same, n_parallel = np.unique(ends @ (n, 1), return_inverse=True, return_counts=True)
-    loads = np.zeros(len(ends), np.float64)
+    _, same, n_parallel = np.unique(ends @ (len(topology.nodes), 1), return_inverse=True, return_counts=True)
+    hangs = ends.min(axis=1) < router.first
+    loads = np.where(hangs, n - 1.0, 0.0)
+    ends -= router.first
+    ends[hangs] = 0
     stride = n
     for size in shape:
         stride //= size
@@ -105,7 +108,7 @@ def _switched(topology: Topology) -> Loads:
     inner = ~is_rank[source] & ~is_rank[target]
     by_pair = np.where(is_rank[source] | is_rank[target], n - 1.0, 0.0)
     by_pair[is_rank[source] & is_rank[target]] = 0.0
-    for first in range(0, len(gates), STREAMS_AT_ONCE):
+    for first in range(0, len(gates) if inner.any() else 0, STREAMS_AT_ONCE):  # a star has no links between switches
         some = gates[first : first + STREAMS_AT_ONCE]
         flow = np.zeros((len(topology.nodes), len(some)), np.float64)
         flow[gates] = np.outer(n_behind, n_behind[first : first + STREAMS_AT_ONCE])

@@ -34,7 +34,8 @@ NEVER_PS: Final = 1 << 62
 def is_packable(topology: Topology, wires: list[Wire], sizes_bytes: list[int]) -> bool:
     """Whether any chunk takes as long on any link, latencies aside, and 64 bits hold all that is to be known of it."""
     costs = {(wire.duration_ps(size), wire.first_ps(size)) for wire in set(wires) for size in set(sizes_bytes)}
-    return len(costs) == 1 and _ends(topology, wires, sizes_bytes)[-1] < 64
+    is_direct = len(topology.nodes) == topology.n_ranks
+    return is_direct and len(costs) == 1 and _ends(topology, wires, sizes_bytes)[-1] < 64
 
 
 def _ends(topology: Topology, wires: list[Wire], sizes_bytes: list[int]) -> list[int]:

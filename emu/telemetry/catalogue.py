@@ -153,7 +153,7 @@ _METRICS: Final = (
     # links
     _metric("link_info", _I, "A directed link", ("link", "src", "dst", "tier")),
     _metric("link_capacity_bytes_per_second", _G, "Rate without faults", ("link",), _M),
-    _metric("link_transmit_bytes_total", _C, "Bytes on the wire: payload, headers, what was sent again", ("link",)),
+    _metric("link_transmit_bytes_total", _C, "Bytes on the wire: payload, flags, headers, what was sent again", ("link",)),
     _metric("link_busy_seconds_total", _C, "Time for which bytes took the wire", ("link",), _M),
     _metric("link_queueing_seconds_total", _C, "Time that frames waited for the wire, summed over frames", ("link",), _M),
     _metric("link_lost_packets_total", _C, "Packets that a damaged link lost", ("link",)),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from emu.bench.fabrics import prepare
-from emu.bench.options import BenchOptions
+from emu.bench.options import PROTOCOL_VARIABLE, BenchOptions
 from emu.bench.report import check_writable
 from emu.bench.terminal import Terminal
 from emu.clock import wall_ns
@@ -128,6 +128,9 @@ def bench(
     for flag, path in (("--json", json_path), ("--run-file", run_path)):
         if path is not None:
             check_writable(flag, path)
+    if options.protocol is not None:
+        said = f"# {PROTOCOL_VARIABLE}={options.protocol} has no effect: emu up fixes a testbed's protocol, with --set protocol="
+        (terminal or Terminal()).message(said)
     return client.run(
         find(name),
         "bench",

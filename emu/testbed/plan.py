@@ -80,7 +80,7 @@ def run_options(name: str, testbed: BenchOptions, run: BenchOptions, given: Coll
                 f"{flag} {_shown(wanted)} contradicts testbed {name!r}, which has {_shown(there)};"
                 f" leave {flag} out, or start another testbed with emu up"
             )
-    taken = [*FIXED.values(), *(field for flag, field in INHERITED.items() if flag not in given)]
+    taken = [*FIXED.values(), "protocol", *(field for flag, field in INHERITED.items() if flag not in given)]
     if run.simulated:
         taken = [field for field in taken if field not in ("address", "metrics")]  # it runs in the testbed's own process
     return replace(run, **{field: getattr(testbed, field) for field in taken})

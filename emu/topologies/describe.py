@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from emu.topologies.extent import bisection_bps, diameter_links
 from emu.topologies.graph import NodeKind, Topology
 from emu.topologies.switching import Discipline, Switching, TrafficClass
-from emu.units import format_bytes, format_time
+from emu.units import format_bytes, format_rate, format_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +112,21 @@ def describe(topology: Topology) -> Description:
         sources=topology.sources,
         switching=() if topology.switching is None else describe_switching(topology.switching),
     )
+
+
+def scaled(whole: Description, part: Description) -> str:
+    """What ``part``, a smaller instance of ``whole``, does not keep of what a rank sees of it: a bisection may lack 0.5 %."""
+    told = []
+    if part.endpoint_rate_bps != whole.endpoint_rate_bps:
+        least, most = (format_rate(rate_bps) for rate_bps in part.endpoint_rate_bps)
+        told.append(f"an accelerator sends {least if least == most else f'{least} to {most}'}")
+    if part.bisection_bps is None or whole.bisection_bps is None:
+        told.append("bisection not known")
+    elif abs((share := part.bisection_bps * whole.n_ranks / (whole.bisection_bps * part.n_ranks)) - 1) > 0.005:
+        told.append(f"{share:.3g} times the bisection per rank")
+    if part.diameter_links != whole.diameter_links:
+        told.append(f"diameter {part.diameter_links} links")
+    return ", ".join(told) or "all kept"
 
 
 def describe_switching(switching: Switching) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,7 @@ Law: checked before anything starts; left out, it costs nothing.  Every key but 
     network_slot = "800ns"      # of the host's proxy for each slot of a channel that leaves the host or comes to it
     channels = 24               # that share the rate; host_channels: of a call across hosts, two for each network port
     generation = "hopper"       # what NCCL's tuner looks at: interconnect, tuner_rate, channels
-    protocol = "auto"           # simple, ll, ll128; auto: as the tuner says
+    protocol = "auto"           # simple, ll, ll128, or as in NCCL_PROTO; of what that leaves (auto: all) the tuner takes one
     tuner = "predict"           # or nccl
 """
 
@@ -28,8 +28,9 @@ import emu.protocols
 from emu.errors import ConfigError
 from emu.parameters import RateBps, TimePs, as_text, did_you_mean, validate
 from emu.protocols.costs import EndpointCosts, Generation, Interconnect
-from emu.protocols.legal import AUTO, check_protocol
+from emu.protocols.legal import AUTO
 from emu.protocols.question import Choice, Question
+from emu.protocols.selection import check_protocol
 from emu.topologies.folder import read_folder
 from emu.units import format_rate, format_time
 
@@ -48,12 +49,12 @@ def tuner_names() -> tuple[str, ...]:
     return tuple(name for name, module in read_folder(emu.protocols).modules.items() if callable(vars(module).get("choose")))
 
 
-def find_tuner(name: str) -> Callable[[Question], Choice]:
-    """Raises ConfigError."""
+def find_tuner(name: str) -> Callable[[Question], Choice | None]:
+    """It answers None where it knows none of the question's algorithms.  Raises ConfigError."""
     names = tuner_names()
     if name not in names:
         raise ConfigError(f"tuner {name!r}{did_you_mean(name, names)}: use one of {', '.join(names)}")
-    found: Callable[[Question], Choice] = vars(read_folder(emu.protocols).modules[name])["choose"]
+    found: Callable[[Question], Choice | None] = vars(read_folder(emu.protocols).modules[name])["choose"]
     return found
 
 

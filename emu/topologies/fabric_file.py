@@ -87,7 +87,7 @@ from emu.topologies.describe import Description, LinkClass, describe
 from emu.topologies.endpoint_file import ENDPOINT_SETTINGS, endpoint_settings, read_endpoint
 from emu.topologies.graph import Link, Node, NodeKind, Topology
 from emu.topologies.routers import ShortestPath
-from emu.topologies.scales import at_scale
+from emu.topologies.scales import Scale, at_scale
 from emu.topologies.settings import split_settings
 from emu.topologies.switching_build import build_switching
 from emu.topologies.switching_checks import check_switching
@@ -131,7 +131,7 @@ class File(_Entry):
     classes: tuple[dict[str, object], ...] = ()
     storms: tuple[dict[str, object], ...] = ()
     endpoint: dict[str, object] = {}
-    scales: dict[str, dict[str, object]] = {}
+    scales: dict[Scale, dict[str, object]] = {}
     sources: dict[str, str] = {}
 
     @model_validator(mode="after")

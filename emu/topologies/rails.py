@@ -173,7 +173,10 @@ class RailRouter(ShortestPath):
 
 
 def _structure(parameters: Parameters) -> Structure:
-    """The bisection is between halves of the segments, or of the nodes where there is one segment."""
+    """The bisection is between halves of the segments, or of the nodes where there is one segment.
+
+    Of an odd number of segments one is halved too: its halves meet in its leaves, and need no uplinks.
+    """
     n_ranks = parameters.nodes * parameters.rails
     if parameters.nodes == 1:
         diameter_links = 2
@@ -181,7 +184,9 @@ def _structure(parameters: Parameters) -> Structure:
         diameter_links = 4 if parameters.segments > 1 else 2
     else:
         diameter_links = 4 if parameters.joined or parameters.segments == 1 else 6
-    uplinks_bps = parameters.n_leaves * parameters.spines * parameters.cables_per_pair * parameters.uplink_bps
-    width_bps = min(n_ranks * parameters.rate, uplinks_bps) if parameters.segments > 1 else n_ranks * parameters.rate
-    halves = parameters.segments if parameters.segments > 1 else parameters.nodes
-    return Structure(diameter_links=diameter_links, bisection_bps=None if halves % 2 else width_bps // 2)
+    within_bps = n_ranks // parameters.segments * parameters.rate
+    uplinks_bps = parameters.ports * parameters.rails * parameters.spines * parameters.cables_per_pair * parameters.uplink_bps
+    whole, halved = divmod(parameters.segments, 2)
+    width_bps = whole * min(within_bps, uplinks_bps) + (within_bps // 2 if halved else 0)
+    is_halved = parameters.nodes_per_leaf % 2 == 0 or not halved
+    return Structure(diameter_links=diameter_links, bisection_bps=width_bps if is_halved else None)

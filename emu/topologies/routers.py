@@ -260,11 +260,14 @@ class DimensionOrder:
     (Dally and Towles, Principles and Practices of Interconnection Networks, 2004, chapter 5).
 
     ``flow % spread`` is the lane and ``flow // spread`` the channel.  Parallel cables are picked by a seeded hash.
+
+    ``first``: the grid's first node.  Where it is not 0, the grid is one of routers, and node i below it hangs on router i.
     """
 
     shape: tuple[int, ...]
     wrap: bool
     seed: int = 0
+    first: int = 0
     _cache: AdjacencyCache = field(default_factory=AdjacencyCache, repr=False, compare=False)
 
     @property
@@ -276,16 +279,17 @@ class DimensionOrder:
         return replace(self, seed=seed)
 
     def route(self, topology: Topology, source: int, target: int, flow: int) -> tuple[int, ...]:
-        """Links from ``source`` to ``target``; both are nodes of the grid."""
+        """Links from ``source`` to ``target``; both are nodes of the grid, or hang on such."""
         graph = self._cache.of(topology)
         lane = flow % self.spread
-        path = []
-        node = source
+        here, there = self.router_of(source), self.router_of(target)
+        path = [] if here == source or source == target else [graph.parallel[source, here][0]]
+        node = here
         stride = math.prod(self.shape)
         for size in self.shape:
             stride //= size
-            start = source // stride % size
-            offset = target // stride % size - start
+            start = (here - self.first) // stride % size
+            offset = (there - self.first) // stride % size - start
             step = 1 if offset > 0 else -1
             if self.wrap:
                 ahead = offset % size
@@ -296,14 +300,20 @@ class DimensionOrder:
                     lane >>= 1
                 offset = ahead if step > 0 else size - ahead
             for position in range(abs(offset)):
-                here = (start + step * position) % size
-                following = (here + step) % size
-                neighbour = node + (following - here) * stride
+                passed = (start + step * position) % size
+                following = (passed + step) % size
+                neighbour = node + (following - passed) * stride
                 links = graph.parallel[node, neighbour]
                 pick = mix(self.seed, node, source, target, flow) % len(links) if len(links) > 1 else 0
                 path.append(links[pick])
                 node = neighbour
+        if there != target != source:
+            path.append(graph.parallel[there, target][0])
         return tuple(path)
+
+    def router_of(self, node: int) -> int:
+        """The node of the grid that ``node`` is, or hangs on."""
+        return node if node >= self.first else self.first + node
 
     def ties(self, size: int) -> bool:
         """Whether some nodes of a dimension of this size are as far one way round as the other."""

@@ -10,11 +10,25 @@ Law: a scale is a set of parameters in the file's own words, so what stays the s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import AfterValidator
 
 from emu.errors import ConfigError
 
-KEY = "scale"
+KEY: Final = "scale"
+
+
+def _of_ranks(name: str) -> str:
+    if not re.fullmatch("[1-9][0-9]*", name):
+        raise ValueError("a scale is called by its number of ranks; write for example 64 = { ranks = 64 }")
+    return name
+
+
+Scale = Annotated[str, AfterValidator(_of_ranks)]
+"""The name of a scale in a file."""
 
 
 def at_scale(

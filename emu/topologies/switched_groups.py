@@ -1,14 +1,18 @@
 """switched_groups: full-mesh groups of sockets whose switch links lead to crossbar switches that join the groups.
 
-Law: sockets of a group are one link apart.  Positions in a group fall into bands, each as wide as a whole number of switches
-serves; a band's sockets of all groups have their links dealt over that band's switches in turn, so that two of them meet in a
-switch, two links apart, and any others are at most three.
+Law: sockets of a group are one link apart.  Where two groups fill a switch, and a socket has as many switch links for each other
+group, every pair of groups has switches of its own: any two sockets meet in a switch, two links apart.
 
-Which socket is cabled to which crossbar is not published for the machines that are built so: the bands are emu's.
+Otherwise positions in a group fall into bands, each as wide as a whole number of switches serves; a band's sockets of all groups
+have their links dealt over that band's switches in turn, so that two of them meet in a switch, and any others are at most three
+links apart.
+
+Which socket is cabled to which crossbar is not published for the machines that are built so: pairs and bands are emu's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Self
 
@@ -38,12 +42,18 @@ class Parameters(LinkParameters):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if not self.band:
+        if not self.per_pair and not self.band:
             ends = self.groups * self.group_size * self.switch_links
             raise ValueError(
                 f"switches of switch_ports = {self.switch_ports} do not take {ends} switch links evenly; change either"
             )
         return self
+
+    @property
+    def per_pair(self) -> int:
+        """Switches that each pair of groups has to itself; 0 where they do not come out even."""
+        fills = self.switch_ports == 2 * self.group_size and self.switch_links % (self.groups - 1) == 0
+        return self.switch_links // (self.groups - 1) if fills else 0
 
     @property
     def band(self) -> int:
@@ -58,20 +68,34 @@ class Parameters(LinkParameters):
 
 
 def build(parameters: Parameters) -> Topology:
-    """Sockets a0.. in order of group, and switches s0.. in order of band."""
-    groups, size, band = parameters.groups, parameters.group_size, parameters.band
-    per_band = band * groups * parameters.switch_links // parameters.switch_ports
+    """Sockets a0.. in order of group, and switches s0.. in order of pair of groups, or of band."""
+    groups, size = parameters.groups, parameters.group_size
     cabling = Cabling(parameters)
     sockets = cabling.accelerators(groups * size)
-    switches = cabling.switches(size // band * per_band)
+    switches = cabling.switches(groups * size * parameters.switch_links // parameters.switch_ports)
     for group in range(groups):
         for a, b in combinations(sockets[group * size : (group + 1) * size], 2):
             cabling.cable(a, b)
-    for socket in sockets:
+    for socket, switch in _in_pairs(parameters) if parameters.per_pair else _in_bands(parameters):
+        cabling.cable(socket, switches[switch], rate_bps=parameters.switch_rate, latency_ps=parameters.switch_latency)
+    text = f"{groups} groups of {size} sockets, {len(switches)} switches of {parameters.switch_ports} ports"
+    return cabling.topology("switched_groups", text, ShortestPath(), nesting=(groups, size))
+
+
+def _in_pairs(parameters: Parameters) -> Iterator[tuple[int, int]]:
+    """(socket, switch) of each switch link."""
+    size = parameters.group_size
+    for number, pair in enumerate(combinations(range(parameters.groups), 2)):
+        for switch in range(number * parameters.per_pair, (number + 1) * parameters.per_pair):
+            yield from ((group * size + position, switch) for group in pair for position in range(size))
+
+
+def _in_bands(parameters: Parameters) -> Iterator[tuple[int, int]]:
+    """(socket, switch) of each switch link."""
+    size, band = parameters.group_size, parameters.band
+    per_band = band * parameters.groups * parameters.switch_links // parameters.switch_ports
+    for socket in range(parameters.groups * size):
         group, position = divmod(socket, size)
         first = (group * band + position % band) * parameters.switch_links
         for link in range(parameters.switch_links):
-            switch = position // band * per_band + (first + link) % per_band
-            cabling.cable(socket, switches[switch], rate_bps=parameters.switch_rate, latency_ps=parameters.switch_latency)
-    text = f"{groups} groups of {size} sockets, {len(switches)} switches of {parameters.switch_ports} ports"
-    return cabling.topology("switched_groups", text, ShortestPath(), nesting=(groups, size))
+            yield socket, position // band * per_band + (first + link) % per_band

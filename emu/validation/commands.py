@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -13,16 +15,16 @@ from emu.errors import ConfigError
 from emu.host import write_whole
 from emu.topologies.fabric_file import load
 from emu.topologies.graph import Topology
-from emu.units import format_bytes, microseconds
+from emu.units import format_bytes
 from emu.validation.compare import compare, simulated, with_costs
 from emu.validation.emulated import emulate, sample
-from emu.validation.errors import Compared, summary
+from emu.validation.errors import Compared
 from emu.validation.fit import Fitted, fit
 from emu.validation.measurement import Measurement, shipped_tables
 from emu.validation.nccl_tests import read_file
 from emu.validation.page import check_plotly, write_page
-from emu.validation.preset import preset_text
-from emu.validation.report import aligned, emulated_lines, fit_lines, shape_lines, size_lines, table_lines
+from emu.validation.preset import Evidence, base_document, preset_text
+from emu.validation.report import emulated_lines, fit_lines, shape_lines, size_lines, table_lines, tuned_lines
 from emu.validation.shapes import SHAPES, find
 from emu.validation.split import is_every_second
 from emu.validation.tune import tune as tuned_sizes
@@ -84,16 +86,15 @@ def calibrate_fabric(
     """
     terminal = terminal or Terminal()
     _check_new("--output", output)
-    base = load(fabric)
+    base, document = load(fabric).topology, base_document(fabric)
     measurements = [row for file in files for row in read_file(file, collective=collective, n_ranks=n_ranks)]
     if only is not None:
         measurements = [row for row in measurements if row.fabric == only]
     to_fit = [row for row in measurements if _may_be_fitted(row, fit_collectives, fit_ranks)]
-    fitted = fit(base.topology, to_fit, terminal.progress)
-    rows = _compared(base.topology, fitted, measurements, to_fit)
-    held_out = [row for row in rows if not row.fitted]
+    fitted = fit(base, to_fit, terminal.progress)
+    rows = _compared(base, fitted, measurements, to_fit)
     terminal.lines(*fit_lines(fitted), "", *table_lines(rows, shipped=False))
-    text = preset_text(fabric, fitted.costs, calibration=_worth(files, len(to_fit), held_out))
+    text = preset_text(fabric, document, fitted, Evidence(files=files, rows=rows, day=date.today()))
     if output is None:
         terminal.lines("", text)
     else:
@@ -105,17 +106,11 @@ def calibrate_fabric(
 def tune(topology: Topology, collective: str, sizes_bytes: list[int], terminal: Terminal | None = None) -> int:
     """``emu tune``: each tuner's choice by size and its regret."""
     terminal = terminal or Terminal()
-    heads: list[str] = []
-    cells = []
+    rows = []
     for its in tuned_sizes(topology, collective, sizes_bytes):
         terminal.progress(f"{collective} of {format_bytes(its.size_bytes)}")
-        row = [format_bytes(its.size_bytes), " ".join(its.best), f"{microseconds(its.times_ps[its.best]):.1f}"]
-        heads = ["size", "best", "us"]
-        for tuner, pair in its.choices.items():
-            heads += [tuner, "regret"]
-            row += [" ".join(pair), f"{its.regret(tuner):.2f}"]
-        cells.append(row)
-    terminal.lines(*aligned(heads, cells))
+        rows.append(its)
+    terminal.lines(*tuned_lines(rows))
     return EXIT_OK
 
 
@@ -140,19 +135,11 @@ def _compared(
     return [simulated(fabric, replace(row, fabric=topology.name), fitted=row in used) for row in measurements]
 
 
-def _worth(files: Sequence[Path], n_fitted: int, held_out: Sequence[Compared]) -> str:
-    names = ", ".join(file.name for file in files)
-    text = f"calibrated: endpoint fitted to {n_fitted} measured times ({names})"
-    return (
-        f"{text}; {len(held_out)} held out are off by {100 * summary(held_out).geometric_mean:.1f} % (geometric mean)"
-        if held_out
-        else text
-    )
-
-
 def _check_new(flag: str, path: Path | None) -> None:
     if path is not None and path.exists():
         raise ConfigError(f"{flag} {path}: it exists; name a file that does not")
+    if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{flag} {path}: nothing can be written in {path.parent}; name a folder that is there and is yours")
 
 
 def _plain(row: Compared) -> dict[str, object]:

@@ -30,7 +30,7 @@ def simulated(topology: Topology, measurement: Measurement, *, fitted: bool) -> 
     members = tuple(range(measurement.n_ranks))
     collective, size_bytes, algorithm = measurement.collective, measurement.size_bytes, measurement.algorithm
     if not algorithm:
-        algorithm = chosen(topology, TUNER, collective, size_bytes, members).algorithm
+        algorithm = chosen(topology, TUNER, collective, size_bytes, members)
     return Compared(
         measurement=measurement,
         simulated_us=microseconds(predict_ps(topology, collective, algorithm, size_bytes, members, 0)),

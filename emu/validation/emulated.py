@@ -1,8 +1,8 @@
 """Emulated: a sample of the measured rows by Ray actors that move and check the data, each with the guard's verdict.
 
-The sample is stated: of a table's rows up to :data:`MOST_BYTES` steps of the golden ratio through all of them, so that any number
-is spread over machines, collectives and sizes.  Each is one call on a session of its own, at the dilation that suits this host,
-with the algorithm that the simulator took.
+The sample is stated: of a table's rows up to :data:`MOST_BYTES` steps of the golden ratio through all of them, by collective and
+size, so that any number is spread over collectives, sizes and machines.  Each is one call on a session of its own, at the
+dilation that suits this host, with the algorithm that the simulator took.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def sample(measurements: Sequence[Measurement], n_rows: int) -> list[Measurement
     able = [row for row in measurements if row.table == FITTED_TABLE and row.size_bytes <= MOST_BYTES]
     if not 1 <= n_rows <= len(able):
         raise ConfigError(f"--emulate {n_rows}: use 1 to {len(able)}, the rows of up to {MOST_BYTES // 2**20} MiB")
-    left = list(able)
+    left = sorted(able, key=lambda row: (row.collective, row.size_bytes))
     return [left.pop(int((number + 1) * GOLDEN % 1 * len(left))) for number in range(n_rows)]
 
 

@@ -36,34 +36,38 @@ def read_file(path: Path, *, collective: str | None = None, n_ranks: int | None 
         else _from_text(text, path, collective, n_ranks)
     )
     if not found:
-        raise ConfigError(f"{path}: no row of nccl-tests' table; give its whole output, or the file that -J wrote")
+        raise ConfigError(
+            f"{path}: no row of nccl-tests' table; nccl-tests' output is wanted, its whole text or the JSON that -J wrote"
+        )
     return found
 
 
 def _from_text(text: str, path: Path, collective: str | None, n_ranks: int | None) -> tuple[Measurement, ...]:
-    said = _STARTING.search(text) or _PROGRAM.search(text)
-    name = _named(collective or (said.group(1) if said else ""), path)
-    ranks = n_ranks or len({int(match) for match in _RANK.findall(text)})
     rows = [line.split() for line in text.splitlines() if line[:1].isspace() or line[:1].isdigit()]
     timed = [
         (int(row[_SIZE]), float(row[_TIME]))
         for row in rows
         if len(row) > _TIME and row[_SIZE].isdecimal() and len(row[_SIZE]) < 20 and _is_number(row[_TIME])
     ]
+    if not timed:
+        return ()
+    said = _STARTING.search(text) or _PROGRAM.search(text)
+    name = _named(collective or (said.group(1) if said else ""), path)
+    ranks = n_ranks or len({int(match) for match in _RANK.findall(text)})
     return _measurements(timed, name, ranks, path)
 
 
 def _from_json(text: str, path: Path, collective: str | None, n_ranks: int | None) -> tuple[Measurement, ...]:
     try:
         document: dict[str, Any] = json.loads(text)
-        arguments = " ".join(map(str, document.get("args") or []))
-        said = _PROGRAM.search(arguments)
-        name = _named(collective or (said.group(1) if said else ""), path)
-        ranks = n_ranks or len((document.get("config") or {}).get("devices") or [])
         rows = [(int(row["size"]), row["out_of_place"]) for row in document["results"]]
         timed = [(size_bytes, float(row.get("time", row.get("cpu_time")))) for size_bytes, row in rows]
+        arguments = " ".join(map(str, document.get("args") or []))
+        ranks = n_ranks or len((document.get("config") or {}).get("devices") or [])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: not the JSON that nccl-tests writes with -J ({type(error).__name__}: {error})") from None
+    said = _PROGRAM.search(arguments)
+    name = _named(collective or (said.group(1) if said else ""), path)
     return _measurements(timed, name, ranks, path)
 
 

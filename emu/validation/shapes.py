@@ -72,7 +72,7 @@ def _call(run: Run) -> tuple[int, int]:
     if run.n_ranks is not None:
         topology = take_ranks(topology, run.n_ranks)
     members = tuple(range(topology.n_ranks))
-    algorithm = run.algorithm or chosen(topology, "nccl", run.collective, run.size_bytes, members).algorithm
+    algorithm = run.algorithm or chosen(topology, "nccl", run.collective, run.size_bytes, members)
     return predict_ps(topology, run.collective, algorithm, run.size_bytes, members, 0), topology.n_ranks
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from emu.topologies import boardfly, dragonfly, torus, twisted_torus
 from emu.topologies.catalogue import generic_topologies
-from emu.topologies.describe import describe
+from emu.topologies.describe import describe, scaled
 from emu.topologies.extent import bisection_bps, diameter_links
-from emu.topologies.fabric_file import load_fabric, preset_files, read_file
+from emu.topologies.fabric_file import load, load_fabric, preset_files, read_file
 from emu.topologies.graph import NodeKind, Topology
 
 GBPS = 8 * 10**9
@@ -58,7 +58,7 @@ CATALOGUE = {
     "rail-only-1024": Figures(1024, 2048, 500, 4, 25_600),
     "roce-leafspine-32": Figures(32, 64, 50, 4, 800),
     "roce-meta-24k": Figures(24_576, 24_576 * 2 + 8 * 16 * 27, 50, 6, 24_576 / 2 * 50 / 7),
-    "roce-hpn-15k": Figures(15_360, 15_360 * 3 + 240 * 60, 500, 4, 0),
+    "roce-hpn-15k": Figures(15_360, 15_360 * 3 + 240 * 60, 500, 4, 16 * (7 * 60 * 50 + 64 * 25)),
     "spectrum-x-colossus": Figures(512, 3 * 512, 50, 6, 12_800),
     "uec-leafspine-8192": Figures(8192, 16_384, 100, 4, 409_600),
     "mrc-multiplane": Figures(512, 8 * (512 + 16 * 8 * 4), 100, 4, 25_600),
@@ -66,8 +66,8 @@ CATALOGUE = {
     "omnipath-100-27648": Figures(27_648, 3 * 27_648, 12.5, 6, 172_800),
     "slingshot-dragonfly-272": Figures(272, 272 + 17 * 6 + 17 * 8, 25, 5, 1900),
     "perlmutter": Figures(7168, 7168 + 14 * 496 + 91 * 20, 25, 5, 49 * 20 * 25),
-    "fugaku": Figures(768, 3840, 68, 9, 384 * 6.8),
-    "sparc-m5-32": Figures(32, 112 + 192, 162, 3, 576),
+    "fugaku": Figures(768, 3840 + 768, 40.8, 9 + 2, 384 * 6.8),
+    "sparc-m5-32": Figures(32, 112 + 192, 162, 2, 384),
     "sparc-m6-96": Figures(96, 336 + 576, 162, 3, 1728),
     "sparc-m7-8": Figures(8, 28, 217, 1, 16 * 31),
     "sparc-m7-32": Figures(32, 64, 62, 2, 992),
@@ -127,6 +127,62 @@ def test_what_a_preset_knows_is_what_a_search_finds(name: str) -> None:
     assert topology.structure.diameter_links in (None, diameter_links(topology))
     found_bps = bisection_bps(topology)
     assert found_bps is None or topology.structure.bisection_bps in (None, found_bps)
+
+
+GEOMETRY = {
+    "tpu-": "fewer chips on a ring",
+    "power9-": "drawers of fewer peers, as they were sold",
+    "fugaku": "shorter rings, by the diameter",
+    "slingshot-": "as many cables for fewer groups",
+    "perlmutter": "whole cables",
+}
+"""Systems of which a smaller instance cannot keep everything, and what it lacks."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name in preset_files() if read_file(preset_files()[name], name).scales))
+def test_a_scale_keeps_the_ratios_or_says_what_it_changes(name: str) -> None:
+    """A smaller instance has the injection, bisection per rank and diameter of the whole; dragonflies have their bisection per
+    rank within 11 %; what else cannot be kept are the geometries listed, and the list of scales tells it."""
+    fabric = load(name)
+    whole = describe(fabric.topology)
+    for scale in (scale for scale in fabric.scales if int(scale) < whole.n_ranks):
+        part = describe(load_fabric(name, {"scale": scale}))
+        told = scaled(whole, part)
+        assert (told == "all kept") != name.startswith(tuple(GEOMETRY)), told
+        assert part.endpoint_rate_bps == whole.endpoint_rate_bps or name.startswith("power9-")
+        share = (part.bisection_bps or 0) * whole.n_ranks / ((whole.bisection_bps or 0) * part.n_ranks)
+        if name.startswith(("perlmutter", "slingshot-")):
+            assert part.diameter_links == whole.diameter_links
+            assert share == pytest.approx(1, rel=0.11)
+        assert (f"{share:.3g} times the bisection" in told) == (abs(share - 1) > 0.005)
+
+
+@pytest.mark.parametrize("name", sorted(preset_files()))
+def test_hosts_without_links_inside_are_told(name: str) -> None:
+    """Where accelerators of several hosts have nothing but the network between them, the sources say that what joins them in a
+    host is not modelled."""
+    file = read_file(preset_files()[name], name)
+    is_network = file.topology.get("kind") in ("clos", "fat_tree", "dragonfly") and not file.family.startswith("boxes")
+    assert (is_network and "host_size" in file.topology) == ("inside_host" in file.sources)
+
+
+def test_a_bixby_for_all_pairs_of_sockets_up_to_the_ports_there_are() -> None:
+    """Any two sockets of M5-32 in different groups share two switches; of M6-96 as many pairs share one as its sources say."""
+    shared = {}
+    for name in ("sparc-m5-32", "sparc-m6-96"):
+        topology = load_fabric(name)
+        joined = [{topology.links[link].target for link in out} for out in topology.out_links()[: topology.n_ranks]]
+        pairs = [(a, b) for a in topology.ranks for b in range(a) if a // 8 != b // 8]
+        shared[name] = Counter(len((joined[a] & joined[b]) - set(topology.ranks)) > 0 for a, b in pairs)
+    assert shared == {"sparc-m5-32": {True: 384}, "sparc-m6-96": {True: 1056, False: 3168}}
+    most = 16 * 15 // 2 - 4  # of the 16 sockets of a switch at least 4 are second ones of the 12 groups
+    assert 36 * most == 4176 < 1056 + 3168
+
+
+def test_fugaku_puts_to_a_neighbour_as_fast_as_published() -> None:
+    """8 B take 0.49 us to a neighbour, of which the bytes themselves take 2 ns."""
+    topology = load_fabric("fugaku", {"scale": "96"})
+    assert sum(topology.links[link].latency_ps for link in topology.route(0, 1, 0)) == 490_000
 
 
 def test_cloudmatrix_has_5376_links_between_its_levels() -> None:

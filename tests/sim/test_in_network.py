@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from simulated import failure, refusal, session
 
 from emu import Rank, Session
+from emu.collectives.catalogue import cost_for, schedule_for
+from emu.collectives.layout import layout_of
 from emu.collectives.reduce import DTYPES, OPS
-from emu.errors import CollectiveMismatch, RankLeft
+from emu.errors import CollectiveMismatch, ConfigError, EmuError, RankLeft
+from emu.protocols.legal import Reduction, reducing
 from emu.testing import simulated
 from emu.topologies.fabric_file import load_fabric
 from emu.topologies.graph import Topology
@@ -44,7 +47,7 @@ def timed(rank: Rank, n_bytes: int, algorithm: str, chunk_bytes: int, late_us: i
     began_ps = rank.now_ps
     if rank.index == 0:
         rank.compute(us=late_us)
-    rank.comm.all_reduce(np.zeros(n_bytes, dtype=np.uint8), algorithm=algorithm, chunk_bytes=chunk_bytes)
+    rank.comm.all_reduce(np.zeros(n_bytes // 4, dtype=np.float32), algorithm=algorithm, chunk_bytes=chunk_bytes)
     return rank.now_ps - began_ps
 
 
@@ -58,9 +61,18 @@ def uneven(rank: Rank, dtype: str, op: str, algorithm: str) -> bytes:
 @pytest.mark.parametrize("algorithm", SWITCHED)
 @pytest.mark.parametrize("op", OPS)
 def test_every_type_is_reduced_in_the_switch_as_by_the_ranks(algorithm: str, op: str) -> None:
-    """Integers, and floats whose sums are exact, are what a ring gives, bit for bit; all ranks have the same bits."""
+    """Integers, and floats whose sums are exact, are what a ring gives, bit for bit; all ranks have the same bits.
+
+    NVLink's switches refuse the types and reductions that they have not.
+    """
     fabric = nodes(1, 4) if algorithm == "nvls" else nodes(2, 2)
     for dtype in DTYPES:
+        try:
+            reducing((algorithm,), Reduction(op, dtype), "all_reduce")
+        except ConfigError:
+            with pytest.raises(EmuError, match="does not go with nvls"):
+                simulated(fabric, uneven, dtype, op, algorithm)
+            continue
         exact = op != "avg" or np.issubdtype(DTYPES[dtype], np.integer)
         by_switch = simulated(fabric, uneven, dtype, op, algorithm).results
         assert len(set(by_switch)) == 1
@@ -168,7 +180,7 @@ def test_small_windows_and_slow_receivers_only_slow_it_down(data: st.DataObject)
 
 
 def other_call(rank: Rank) -> None:
-    rank.comm.all_reduce(np.zeros(64), op="max" if rank.index == 2 else "sum", algorithm="nvls")
+    rank.comm.all_reduce(np.zeros(64, dtype=np.int32), op="max" if rank.index == 2 else "sum", algorithm="nvls")
 
 
 def no_call(rank: Rank) -> None:
@@ -179,7 +191,7 @@ def no_call(rank: Rank) -> None:
 def test_who_calls_another_thing_or_nothing_is_named() -> None:
     """A switch combines no different calls, and waits for nobody who has left; the error names the rank."""
     with one_node(4) as opened:
-        assert "rank 2 called all_reduce of 64 float64 max" in failure(CollectiveMismatch, opened, other_call)
+        assert "rank 2 called all_reduce of 64 int32 max" in failure(CollectiveMismatch, opened, other_call)
     with one_node(4) as opened:
         assert "rank 2" in failure(RankLeft, opened, no_call)
 
@@ -206,6 +218,37 @@ def test_what_a_fabric_cannot_do_is_refused_by_name(fabric: dict[str, Any], algo
     with session("star", **fabric) as opened:
         line = refusal(opened, reduce_by, algorithm)
     assert algorithm in line and said in line
+
+
+def test_pat_has_no_avg() -> None:
+    """As in NCCL: named it is refused; a selection that would take it passes it over then."""
+
+    def scatter(rank: Rank, op: str, algorithm: str) -> None:
+        rank.comm.reduce_scatter(np.zeros(4 * rank.world_size), np.zeros(4), op=op, algorithm=algorithm)
+
+    said = "reduction avg does not go with pat reduce_scatter, as in NCCL; use sum, prod, min, max, or algorithm ring"
+    with session("star", ranks=8, latency="1us") as opened:
+        opened.run(scatter, "sum", "pat")
+        for named in ("pat", "^ring,direct,halving_doubling,torus,nvls,collnet_direct"):
+            assert said in refusal(opened, scatter, "avg", named)
+        opened.run(scatter, "avg", "pat,ring")
+        for op, chosen in (("sum", "pat"), ("avg", "ring")):
+            assert opened.choose_algorithm("reduce_scatter", 512, 0, "pat,ring", Reduction(op, "float64")) == chosen
+
+
+def test_collnet_is_for_small_nodes_and_nvls_shares_among_32() -> None:
+    """As in NCCL: CollNet for 8 ranks a node or fewer; NVLS gathers for 32, and reduces for any."""
+    small, large = (layout_of(nodes(2, size), tuple(range(2 * size))) for size in (8, 9))
+    for algorithm in ("collnet_direct", "collnet_chain"):
+        assert schedule_for("all_reduce", algorithm, 16, 0, small).n_switches
+        with pytest.raises(ConfigError, match=f"{algorithm} needs 8 ranks a node or fewer, as in NCCL; here one has 9: use ring"):
+            schedule_for("all_reduce", algorithm, 18, 0, large)
+    fabric = load_fabric("star", {"ranks": "33", "host_size": "33", "multicast": "true"})
+    wide = layout_of(fabric, tuple(range(33)))
+    assert schedule_for("all_reduce", "nvls", 33, 0, wide).n_switches
+    for ask in (schedule_for, cost_for):
+        with pytest.raises(ConfigError, match="nvls all_gather needs 32 ranks a node or fewer, as in NCCL; here one has 33"):
+            ask("all_gather", "nvls", 33, layout=wide)
 
 
 def test_pat_is_for_one_rank_a_node() -> None:

@@ -25,6 +25,7 @@ from emu.topologies.graph import Topology
 TREE = {"pods": "4", "leaves": "2", "spines": "4", "cores": "4", "accelerators_per_leaf": "4", "routing": "d_mod_k"}
 CLOS = {"leaves": "4", "spines": "2", "accelerators_per_leaf": "4"}
 HEADERS = {"rate": "50GB/s", "latency": "1us", "header": "58"}
+INJECTION = {"rate": "10GB/s", "injection_rate": "15GB/s", "injection_latency": "0.3us"}
 HALF = "throttle,factor=0.5"
 LONGER = "latency,added=7us"
 
@@ -92,6 +93,7 @@ def check_same(call: OneCall) -> str:
         ("fat_tree", TREE, (), "8 of 32"),
         ("fat_tree", TREE, (f"s0->a1={HALF}",), None),
         ("tpu-v4-4096", {"scale": "64"}, (), "16 of 64"),
+        ("torus", {"shape": "3x4x3", **INJECTION}, (), "12 of 36"),
     ],
 )
 def test_a_ring_by_steps_is_the_ring_of_the_machines(
@@ -138,6 +140,10 @@ def test_a_window_that_does_not_cover_the_way(impair: tuple[str, ...]) -> None:
         ("clos", {**CLOS, "uplink_latency": "3us"}, (f"a3->s0={HALF}",)),
         ("fat_tree", {**TREE, "routing": "ecmp"}, ()),
         ("cloudmatrix384", {"scale": "32"}, ()),
+        ("torus", {"shape": "4x3", **INJECTION}, ()),
+        ("torus", {"shape": "2x4x2", **INJECTION}, (f"a3->s3={HALF}", f"s0->s2={LONGER}")),
+        ("torus", {"shape": "4x4", "rate": "10GB/s", "injection_rate": "10GB/s"}, ()),
+        ("fugaku", {"shape": "2x2x3x2"}, ()),
     ],
 )
 def test_alltoall_by_levels_is_that_of_the_machines(fabric: str, its: dict[str, str], impair: tuple[str, ...]) -> None:
@@ -170,7 +176,7 @@ def test_any_star_with_an_impaired_link(n: int, count: int, factor: str, added_n
         ("star", {}, "all_reduce", "ring", ("a3->s0=throttle,factor=0.5,from=1us",), "throttle of a3->s0"),
         ("star", {"switching": "roce-pfc"}, "all_reduce", "ring", (), "switching"),
         ("star", {"window": "64KiB"}, "alltoall", "direct", (), "window"),
-        ("star", {}, "broadcast", "tree", (), "another pair"),
+        ("star", {}, "broadcast", "two_tree", (), "no arithmetic for broadcast by two_tree"),
         ("star", {}, "alltoall", "pairwise", (), "no arithmetic"),
         ("star", {}, "broadcast", "ring", (), "chain"),
         ("star", {"rate": "1bit/s"}, "all_reduce", "ring", (), "53 days"),

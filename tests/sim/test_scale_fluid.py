@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -94,7 +96,13 @@ def test_trees_wait_for_credit_as_the_machines_do(
 
 @pytest.mark.parametrize(
     ("fabric", "its"),
-    [("torus", {"shape": "4x3x2"}), ("mesh", {"shape": "4x3"}), ("fat_tree", FULL_TREE), ("clos", CLOS)],
+    [
+        ("torus", {"shape": "4x3x2"}),
+        ("torus", {"shape": "4x3", "injection_rate": "10GB/s"}),
+        ("mesh", {"shape": "4x3"}),
+        ("fat_tree", FULL_TREE),
+        ("clos", CLOS),
+    ],
 )
 def test_loads_are_those_of_the_routes(fabric: str, its: dict[str, str]) -> None:
     """Counted by streams and by rings, or one route after the other: static loads are equal, hashed ones sum to the same."""
@@ -113,20 +121,52 @@ def test_loads_are_those_of_the_routes(fabric: str, its: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("fabric", "its", "least", "most"),
+    ("fabric", "its", "link"),
     [
-        ("roce-meta-24k", {"scale": "64"}, -0.08, 0.08),
-        ("fat_tree", {**FULL_TREE, **HEADERS}, -0.20, 0.01),
-        ("tpu-v4-4096", {"scale": "64"}, -0.11, 0.11),
+        ("star", {"ranks": "16"}, "a3->s0"),
+        ("roce-meta-24k", {"scale": "64"}, None),
+        ("clos", {"leaves": "8", "spines": "4", "accelerators_per_leaf": "8"}, "a3->s0"),
+        ("fat_tree", {**FULL_TREE, **HEADERS}, "a3->s0"),
+        ("cloudmatrix384", {"scale": "32"}, None),
+        ("tpu-v4-4096", {"scale": "64"}, "a0->a1"),
+        ("torus", {"shape": "5x5"}, "a0->a1"),
+        ("mesh", {"shape": "6x6"}, "a0->a1"),
     ],
 )
-@pytest.mark.parametrize("count", [256, 16_384])
+@pytest.mark.parametrize("count", [16, 256, 1024, 16_384, 1 << 16])
 def test_the_estimate_of_an_alltoall_is_as_near_as_it_says(
-    fabric: str, its: dict[str, str], least: float, most: float, count: int
+    fabric: str, its: dict[str, str], link: str | None, count: int
 ) -> None:
-    """Load of the busiest link and the longest way, against exact arithmetic, at small and large messages."""
-    call = asked(fabric, its, "alltoall", "direct", count)
-    assert least <= max(fluid(call).completed_ps) / max(by_arithmetic(call).completed_ps) - 1 <= most
+    """Load of the busiest link and the longest way, against exact arithmetic: the method line has the bounds of its family, of
+    small or large messages, impaired or not."""
+    for impair in ((), (f"{link}={HALF}",), (f"{link}={LONGER}",)) if link else ((),):
+        call = asked(fabric, its, "alltoall", "direct", count, impair=impair)
+        found = fluid(call)
+        said = re.search(r"from (\d+) % too fast to (\d+) % too slow on .* with (no|one) impaired link, blocks", found.method)
+        assert said is not None
+        assert said[3] == ("one" if impair else "no")
+        off = 100 * (max(found.completed_ps) / max(by_arithmetic(call).completed_ps) - 1)
+        assert -int(said[1]) <= off <= int(said[2])
+
+
+@pytest.mark.parametrize(
+    ("count", "impair", "why"),
+    [
+        (8, (), "was not measured for blocks of 32 bytes"),
+        (1 << 23, (), "was not measured for blocks of 33,554,432 bytes"),
+        (1024, (f"a0->a1={HALF}", f"a1->a2={HALF}"), "was not measured with 2 impaired links"),
+    ],
+)
+def test_no_bounds_are_said_where_none_were_measured(count: int, impair: tuple[str, ...], why: str) -> None:
+    """Sizes and kinds beyond those that were held against exact runs."""
+    assert why in fluid(asked("torus", {"shape": "4x4"}, "alltoall", "direct", count, impair=impair)).method
+
+
+def test_an_impaired_cable_beside_others_is_not_estimated() -> None:
+    """A message of one chunk takes one of two parallel cables, so that it matters which of them is slow."""
+    call = asked("cloudmatrix384", {"scale": "32"}, "alltoall", "direct", 1024, impair=(f"a3->s0#0={HALF}",))
+    with pytest.raises(NotExact, match="impaired cable"):
+        fluid(call)
 
 
 @pytest.mark.parametrize(("fabric", "its"), [("cloudmatrix384", {"scale": "32"}), ("ib-ndr-16384", {"scale": "64"})])
@@ -163,6 +203,23 @@ def test_estimates_are_for_what_takes_too_long_otherwise(monkeypatch: pytest.Mon
     assert answer(call, why_not="too many").method.startswith("full simulation")
     monkeypatch.setattr("emu.scale.answer.MOST_RUN", 1)
     assert answer(call, why_not="too many").method.startswith("estimate, not exact")
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"), [("alltoall", "direct"), ("all_reduce", "tree"), ("reduce_scatter", "ring")]
+)
+def test_nothing_to_send_takes_no_time(collective: str, algorithm: str) -> None:
+    """Fewer bytes than ranks leave no element for anybody: the machines send nothing either."""
+    assert check_same(asked("star", {"ranks": "8"}, collective, algorithm, 0)) == "exact, nothing is sent"
+
+
+def test_a_delay_that_nobody_meets_delays_nobody() -> None:
+    """The way to a host's processor carries no alltoall: its latency is not in the estimate."""
+    plain, delayed = (
+        asked("cloudmatrix384", {"scale": "32"}, "alltoall", "direct", 1024, impair=impair)
+        for impair in ((), (f"s0->c0={LONGER}",))
+    )
+    assert fluid(plain).completed_ps == fluid(delayed).completed_ps
 
 
 def test_static_routes_that_leave_cables_idle_are_not_estimated() -> None:

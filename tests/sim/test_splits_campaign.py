@@ -27,8 +27,8 @@ COLLECTIVES = {
     "all_gather": ("ring", "direct", "bruck"),
     "reduce_scatter": ("ring", "direct"),
     "alltoall": ("direct", "bruck"),
-    "broadcast": ("ring", "tree"),
-    "reduce": ("tree",),
+    "broadcast": ("ring", "two_tree"),
+    "reduce": ("two_tree",),
     "gather": ("direct",),
 }
 IMPAIRMENTS = (

@@ -109,6 +109,21 @@ def test_switched_groups_fill_their_switches(groups: int, band: int, bands: int,
     assert (diameter_links(topology) or 0) <= 3
 
 
+@given(groups=st.integers(2, 5), size=st.integers(2, 4), per_pair=st.integers(1, 2))
+@few
+def test_pairs_of_switched_groups_bring_all_sockets_together(groups: int, size: int, per_pair: int) -> None:
+    """Where two groups fill a switch and links suffice, any two sockets of different groups share as many switches as a pair
+    has, switches are full, and sockets are two links apart."""
+    values = {"groups": groups, "group_size": size, "switch_links": per_pair * (groups - 1), "switch_ports": 2 * size}
+    topology = switched_groups.build(switched_groups.Parameters(**values))
+    out = [{topology.links[link].target for link in links} for links in topology.out_links()]
+    assert {len(joined) for joined in out[topology.n_ranks :]} == {2 * size}
+    switches = [joined - set(topology.ranks) for joined in out[: topology.n_ranks]]
+    apart = [(a, b) for a in topology.ranks for b in range(a) if a // size != b // size]
+    assert {len(switches[a] & switches[b]) for a, b in apart} == {per_pair}
+    assert diameter_links(topology) == 2
+
+
 @given(st.sampled_from([(2, 4), (4, 8), (2, 2, 4), (2, 4, 4), (3, 6), (3, 3, 6)]), st.data())
 @few
 def test_twisted_routes_are_shortest(shape: tuple[int, ...], data: st.DataObject) -> None:

@@ -14,18 +14,21 @@ from emu.errors import ConfigError
 from emu.protocols.costs import EndpointCosts
 from emu.topologies.fabric_file import load_fabric
 from emu.topologies.graph import Topology
+from emu.topologies.routing import take_ranks
 from emu.validation import commands
 from emu.validation.compare import simulated, with_costs
 from emu.validation.fit import PRIORS, costs_of, fit
 from emu.validation.measurement import Measurement
-from emu.validation.tune import tune
+from emu.validation.preset import AT_PRIOR
+from emu.validation.report import tuned_lines
+from emu.validation.tune import TUNED, Tuned, tune
 
 
 @pytest.fixture
 def machine() -> Topology:
-    """Two ranks and 100 GB/s."""
+    """Two ranks and 100 GB/s, on a switch that reduces, which with two ranks nothing asks for."""
     base = EndpointCosts(rate_bps=800 * 10**9, copy_rate_bps=8 * 10**12, tuner="nccl")
-    star = load_fabric("star", {"ranks": "2", "rate": "100GB/s", "latency": "200ns", "host_size": "2"})
+    star = load_fabric("star", {"ranks": "2", "rate": "100GB/s", "latency": "200ns", "host_size": "2", "multicast": "true"})
     return replace(star, endpoint=base)
 
 
@@ -43,20 +46,19 @@ def test_a_fit_finds_the_parameters_that_made_the_times(machine: Topology) -> No
     """From made times, one of them doubled: launch, hops and rates come out within 5 %, and held-out sizes within 2 %."""
     assert machine.endpoint is not None
     factors = {"launch": 1.5, "hop with LL": 1.4, "rate / link": 0.97, "p2p_rate / link": 1.1}
-    values = [prior.start * factors.get(prior.name, 1.0) for prior in PRIORS]
+    values = {prior.name: prior.start * factors.get(prior.name, 1.0) for prior in PRIORS}
     true = with_costs(machine, costs_of(machine, machine.endpoint, values))
     sizes = [1 << power for power in range(9, 30, 2)]
     rows = measured(true, "all_reduce", sizes) + measured(true, "alltoall", sizes)
     rows[3] = replace(rows[3], time_us=2 * rows[3].time_us)
     found = fit(machine, rows, lambda text: None)
-    by_name = dict(zip((prior.name for prior in PRIORS), zip(found.values, values, strict=True), strict=True))
+    its = {parameter.prior.name: parameter for parameter in found.parameters}
     for name in factors:
-        assert by_name[name][0] == pytest.approx(by_name[name][1], rel=0.05), name
+        assert its[name].value == pytest.approx(values[name], rel=0.05), name
     fitted = with_costs(machine, found.costs)
     for row in measured(true, "all_gather", [1 << power for power in range(10, 29, 4)]):
         assert abs(simulated(fitted, row, fitted=False).error) < 0.02
-    told = dict(zip((prior.name for prior in PRIORS), found.told, strict=True))
-    assert told["launch"] > 0.9 > 0.1 > told["nvls_setup"]
+    assert its["launch"].told > 0.9 > AT_PRIOR > its["nvls_setup"].told
 
 
 def test_a_fit_needs_rows_and_an_endpoint(machine: Topology) -> None:
@@ -69,13 +71,56 @@ def test_a_fit_needs_rows_and_an_endpoint(machine: Topology) -> None:
 
 
 def test_tuning_and_its_regret(machine: Topology) -> None:
-    """The best pair has the smallest time of all legal ones, and no tuner's regret is below 1; emu's own is nearly none."""
+    """A regret is the choice's time over the best pair's, NCCL's also over the best of those that it knows, and never below 1;
+    emu's own is nearly none."""
     for its in tune(machine, "all_reduce", [1024, 1 << 24]):
         assert its.times_ps[its.best] == min(its.times_ps.values())
-        assert {tuner: its.regret(tuner) >= 1 for tuner in its.choices} == {"nccl": True, "predict": True}
-        assert its.regret("predict") < 1.1
+        assert {algorithm for algorithm, _ in its.known} == {"ring", "tree"}
+        assert ("halving_doubling", "ll") in its.own and ("nvls", "simple") not in its.own | its.known
+        assert its.times_ps[its.best_known] == min(its.times_ps[pair] for pair in its.known)
+        assert its.choices["nccl"] in its.known
+        assert its.known_regret == its.times_ps[its.choices["nccl"]] / its.times_ps[its.best_known] >= 1
+        assert its.regret("nccl") == its.times_ps[its.choices["nccl"]] / its.times_ps[its.best] >= its.known_regret
+        assert 1.1 > its.regret("predict") == its.times_ps[its.choices["predict"]] / its.times_ps[its.best] >= 1
     with pytest.raises(ConfigError, match="star has no \\[endpoint\\]"):
         next(tune(replace(machine, endpoint=None), "all_reduce", [1024]))
+
+
+def test_what_cannot_be_tuned_is_refused_by_name(machine: Topology) -> None:
+    """One rank, and collectives without a choice; what is offered instead can be tuned, each of it."""
+    with pytest.raises(ConfigError, match="one rank takes no steps"):
+        next(tune(take_ranks(machine, 1), "all_reduce", [1024]))
+    for name in ("sendrecv", "alltoallv", "barrier", "allredux"):
+        with pytest.raises(ConfigError, match=f"'{name}' is not a collective to tune.*; use one of {', '.join(TUNED)}$"):
+            next(tune(machine, name, [1024]))
+    for name in TUNED:
+        (its,) = tune(machine, name, [4096])
+        assert its.regret("nccl") >= 1 <= its.regret("predict"), name
+
+
+def test_the_table_of_tuning_says_what_it_means() -> None:
+    """The caption names the columns and what NCCL's tuner knows; pairs of emu's own are marked, NCCL's are not."""
+    its = Tuned(
+        size_bytes=1024,
+        times_ps={("bruck", "ll"): 1_000_000, ("ring", "ll"): 2_000_000, ("ring", "simple"): 3_000_000},
+        known=frozenset({("ring", "ll"), ("ring", "simple")}),
+        own=frozenset({("bruck", "ll")}),
+        choices={"nccl": ("ring", "simple"), "predict": ("bruck", "ll")},
+    )
+    *caption, heads, _, row = tuned_lines([its])
+    text = "\n".join(caption)
+    for part in ("* is emu's own", "regret: time of the choice over that of the best pair", "not CollNet or PAT"):
+        assert part in text
+    assert " ".join(heads.split()) == "size best us NCCL's best us nccl regret of its own predict regret"
+    assert " ".join(row.split()) == "1 KiB bruck ll* 1.0 ring ll 2.0 ring simple 3.00 1.50 bruck ll* 1.00"
+
+
+def test_tuning_offers_what_nccl_could_take(machine: Topology) -> None:
+    """Grouped messages of more than 16 KiB have no LL among their pairs, and no tuner takes it."""
+    for its in tune(machine, "alltoall", [32 << 10, 64 << 10]):
+        has_ll = its.size_bytes == 32 << 10
+        assert any(protocol == "ll" for _, protocol in its.times_ps) == has_ll
+        assert has_ll or {protocol for _, protocol in its.choices.values()} == {"simple"}
 
 
 def test_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

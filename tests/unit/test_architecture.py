@@ -33,7 +33,7 @@ ALLOWED = {
     "presets": "",
     "impairments": "errors keyed units parameters topologies",
     "fabric.account": "",  # what a call's time went to: carried by what travels
-    "fabric.frame": "fabric.account",  # what travels: the executor makes and reads it, the fabric carries it
+    "fabric.frame": "fabric.account protocols",  # what travels: the executor makes and reads it, the fabric carries it
     "collectives": "errors units fabric.account fabric.frame topologies",  # topologies: how files of a folder are found
     "faults": "errors units parameters topologies impairments",
     "congestion": "errors units parameters topologies",
@@ -52,7 +52,7 @@ ALLOWED = {
     # vendors and what owns them
     "host": "errors",
     "transport": "errors host",
-    "session": "errors units topologies impairments faults fabric telemetry rank drivers actors",
+    "session": "errors units topologies impairments faults fabric telemetry protocols rank drivers actors",
     "actors": "errors units clock topologies faults fabric telemetry rank drivers transport host session",
     "testing": "errors units clock wire topologies impairments faults collectives fabric fabric.frame rank drivers",
     # the command line
@@ -89,6 +89,7 @@ VENDORS = {
     "annotated_types": {"parameters.py"},
     "matplotlib": {"drawing"},
     "plotly": {"validation/page.py", "drawing", "report"},
+    "tomlkit": {"validation/preset.py"},
 }
 """Module -> the files or folders that may import it, in any way."""
 FREE_VENDORS = {"numpy", "pydantic"}

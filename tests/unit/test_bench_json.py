@@ -39,7 +39,7 @@ def test_structure_is_nccl_tests_version_3() -> None:
         "version", "start_time", "args", "env", "nccl_version", "config", "results", "out_of_bounds",
         "average_bus_bandwidth", "errors", "end_time", "emu_schema_version", "emu",
     }  # fmt: skip
-    assert (document["version"], document["emu_schema_version"]) == (3, 2)
+    assert (document["version"], document["emu_schema_version"]) == (3, 3)
     row = document["results"][0]  # type: ignore[index]
     assert set(row) == {"size", "count", "type", "redop", "root", "out_of_place", "in_place"}
     assert set(row["in_place"]) == {"time", "alg_bw", "bus_bw", "nwrong", "emu"}
@@ -60,6 +60,7 @@ def test_emu_object_has_every_figure() -> None:
         "fabric": "star",
         "ranks": 8,
         "algorithm": "ring",
+        "protocol": "",
         "chunk_bytes": 131072,
         "dilation": 10.0,
         "measured_us": 10.1,

@@ -131,7 +131,7 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "bench", lambda options, **how: got.append((options, how)) or 0)
     text = (
         "bench reduce -b 8 -e 64M -f 8 -i 2K -n 5 -w 2 -c 0 -o max -d half -r 1 -a 3 -I 1 --fabric star --fabric torus"
-        " --set star.ranks=4 --ranks 3 --map shuffle --impair a0->s0=latency,added=1us --algorithm tree --channels 2 --chunk 64K"
+        " --set star.ranks=4 --ranks 3 --map shuffle --impair a0->s0=latency,added=1us --algorithm ring --channels 2 --chunk 64K"
         " --driver simulate --dilation 2.5 --accelerators-per-actor 4 --timeout 9 --seed 5 --seeds 3"
         " --strict --json r.json --run-file f"
     )
@@ -141,7 +141,7 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
         collective="reduce", begin_bytes=8, end_bytes=64 << 20, step_factor=8, step_bytes=2048, iterations=5, warmup=2,
         check=False, op="max", dtype="half", root=1, average=3, per_iteration=True, fabrics=("star", "torus"),
         settings=(("star.ranks", "4"),), n_ranks=3, rank_map="shuffle", impairments=("a0->s0=latency,added=1us",),
-        algorithm="tree", channels=2, chunk_bytes=65536, driver="simulate", dilation=2.5, accelerators_per_actor=4,
+        algorithm="ring", channels=2, chunk_bytes=65536, driver="simulate", dilation=2.5, accelerators_per_actor=4,
         timeout_s=9.0, seed=5, n_seeds=3, strict=True,
     )  # fmt: skip
     assert (how["json_path"], how["run_path"]) == (Path("r.json"), Path("f"))
@@ -168,6 +168,8 @@ def test_fabrics_lists_and_describes(capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["fabrics", "dgx-h100-8"]) == 0
     described = capsys.readouterr().out
     assert "450 GB/s" in described and "sources" in described and "calibration" in described
+    assert cli.main(["fabrics", "tpu-v3-1024"]) == 0
+    assert "\n    16               8 times the bisection per rank, diameter 4 links\n" in capsys.readouterr().out
     assert cli.main(["fabrics", "torus", "--set", "shape=2x2"]) == 0
     assert "ranks              4" in capsys.readouterr().out
 

@@ -251,7 +251,7 @@ def test_every_preset_runs_the_algorithm_of_the_first() -> None:
     class Asked(FakeOpener):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             session = super().__call__(*args, **kwargs)
-            session.choose_algorithm = lambda collective, n_bytes, root=0, selection="auto": asked.append(n_bytes) or "ring"
+            session.choose_algorithm = lambda collective, n_bytes, *how: asked.append(n_bytes) or "ring"
             return session
 
     compared(opener=Asked(counters_say=SEEN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,12 @@ def test_every_topology_has_a_place_for_each_node(generic: Generic) -> None:
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6))
 @settings(max_examples=15, deadline=None)
 def test_a_grid_of_any_shape_has_no_two_nodes_in_one_place(shape: list[int]) -> None:
-    """Up to six dimensions, blocks beside each other do not overlap node on node."""
-    topology = torus.build(torus.Parameters(shape=tuple(shape)))
-    assert len({(round(x, 6), round(y, 6)) for x, y in places(topology)}) == topology.n_ranks
+    """Up to six dimensions, blocks beside each other do not overlap node on node, nor does what hangs on them."""
+    for topology in (
+        torus.build(torus.Parameters(shape=tuple(shape))),
+        torus.build(torus.Parameters(shape=tuple(shape), injection_rate=10**9)),
+    ):
+        assert len({(round(x, 6), round(y, 6)) for x, y in places(topology)}) == len(topology.nodes)
 
 
 def test_switches_stand_in_levels() -> None:
@@ -50,6 +54,25 @@ def test_switches_stand_in_levels() -> None:
     topology = rails.build(rails.Parameters())
     (hosts,), (ends,), (leaves,) = (heights(topology, first, n) for first, n in ((8, 4), (0, 8), (12, 4)))
     assert hosts < ends < leaves
+
+
+@pytest.mark.parametrize(
+    ("name", "settings_made"),
+    [(name, {}) for name in ("power5-64", "power6-32", "power9-e980-16", "dragonfly")] + [("perlmutter", {"scale": "64"})],
+)
+def test_no_cable_between_groups_runs_through_a_node(name: str, settings_made: dict[str, str]) -> None:
+    """Of circles of four a cable passes no other node's centre within 0.25 % of the drawing, as it would if they were not turned
+    on each other."""
+    topology = load_fabric(name, settings_made)
+    where = places(topology)
+    near = 0.0025 * (max(x for x, _ in where) - min(x for x, _ in where))
+    for link in topology.links:
+        (ax, ay), (bx, by) = where[link.source], where[link.target]
+        dx, dy = bx - ax, by - ay
+        for node, (x, y) in enumerate(where):
+            along = ((x - ax) * dx + (y - ay) * dy) / (dx * dx + dy * dy)
+            if 0 < along < 1 and node not in (link.source, link.target):
+                assert abs((x - ax) * dy - (y - ay) * dx) > near * math.hypot(dx, dy), (link.name, topology.nodes[node].name)
 
 
 def test_groups_stand_together() -> None:

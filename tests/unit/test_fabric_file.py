@@ -238,6 +238,7 @@ def test_a_graph_in_two_parts_is_refused(tmp_path: Path) -> None:
         ('[topology]\nkind = "clos"\noversubscription = 2\nuplink_rate = "1GB/s"', "twice"),
         ('[topology]\nkind = "torus"\nshape = [1000, 1000]', "1000000 accelerators; use 1 to 200000"),
         ('topology = "star"', "topology = 'star': must be a valid dictionary"),
+        ('[topology]\nkind = "star"\n[scales]\nsmall = { ranks = 4 }', "'small': a scale is called by its number of ranks"),
     ],
 )
 def test_a_wrong_topology_table_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -10,7 +10,7 @@ from bench_fakes import FakeOpener
 
 from emu.bench import runner
 from emu.bench.fabrics import prepare
-from emu.bench.forecast import CHUNK_HOP_S, forecast
+from emu.bench.forecast import CHUNK_HOP_S, CHUNK_S, forecast
 from emu.bench.options import BenchOptions
 from emu.bench.terminal import Terminal
 from emu.errors import ConfigError
@@ -35,7 +35,16 @@ def test_chunk_hops_are_those_of_the_schedule() -> None:
     """8 GiB in a ring of 8 over a star: 112 messages of 512 chunks of 2 MiB, two links each, twice."""
     expected = forecast(prepare(OPTIONS, "star", 0), OPTIONS, 8 << 30)
     assert expected.chunk_hops == 2 * 112 * 512 * 2
-    assert expected.seconds == pytest.approx(expected.chunk_hops * CHUNK_HOP_S)
+    assert expected.seconds == pytest.approx(expected.chunk_hops * (CHUNK_HOP_S + CHUNK_S / 2))
+
+
+@pytest.mark.parametrize(("collective", "algorithm", "chunk_hops"), [("all_reduce", "ring", 40), ("alltoall", "direct", 30)])
+def test_links_on_the_way_are_the_algorithm_s(collective: str, algorithm: str, chunk_hops: int) -> None:
+    """Rings go to the neighbour on a ring of five; an alltoall to those beyond as well: 1, 2, 2 and 1 links."""
+    options = replace(
+        OPTIONS, collective=collective, algorithm=algorithm, fabrics=("ring",), settings=(("ranks", "5"),), warmup=0
+    )
+    assert forecast(prepare(options, "ring", 0), options, 4000).chunk_hops == chunk_hops
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "direct", "halving_doubling"])
@@ -48,7 +57,7 @@ def test_messages_of_many_chunks_are_counted_by_chunks(algorithm: str) -> None:
 
 def test_a_long_row_is_said_before_it_begins() -> None:
     """More than ten seconds are told with chunk-hops, on stderr; a short row goes without a word."""
-    assert "# star, 64 GiB: about 1.8e+06 chunk-hops, 18 s of simulation" in said(
+    assert "# star, 64 GiB: about 1.8e+06 chunk-hops, 28 s of simulation" in said(
         replace(OPTIONS, begin_bytes=64 << 30, end_bytes=64 << 30)
     )
     assert "chunk-hops" not in said(replace(OPTIONS, begin_bytes=1 << 30, end_bytes=1 << 30))

@@ -45,6 +45,7 @@ def test_nodes_and_rails_of_a_placement() -> None:
 
 def test_a_torus_has_its_own_dimensions() -> None:
     """Rings along each dimension, the first first; a part of it has none."""
+    assert lay("torus", shape="2x3", injection_rate="10GB/s").torus_axes == lay("torus", shape="2x3").torus_axes
     assert lay("torus", shape="2x3").axes == (((0, 3), (1, 4), (2, 5)), ((0, 1, 2), (3, 4, 5)))
     assert lay("torus", (0, 1, 2, 3), shape="2x3").axes == ()
 

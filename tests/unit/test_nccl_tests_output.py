@@ -84,9 +84,10 @@ def test_emus_own_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("a.txt", "nothing\n", "does not say which collective"),
+        ("a.txt", "nothing\n", "nccl-tests' output is wanted, its whole text or the JSON that -J wrote"),
+        ("a.toml", "calibration = 'by all_reduce_perf, nccl_perf'\n[endpoint]\n", "nccl-tests' output is wanted, its whole text"),
         ("b.txt", "all_reduce_perf\n", "no row of nccl-tests' table"),
-        ("c.json", '{"results": 3}', "does not say which collective"),
+        ("c.json", '{"results": []}', "does not say which collective"),
         ("d.json", '{"args": ["all_reduce_perf"], "results": 3}', "not the JSON that nccl-tests writes"),
         ("e.csv", "collective,ranks\n", "no column bytes, time_us"),
         ("f.csv", "collective,ranks,bytes,time_us\nall_reduce,two,8,1\n", "whole numbers"),

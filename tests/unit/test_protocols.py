@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emu.collectives.reduce import DTYPES, OPS
 from emu.errors import ConfigError
 from emu.protocols import nccl, predict
 from emu.protocols.costs import SLICE_BYTES, EndpointCosts, Generation, charges, slice_bytes
-from emu.protocols.legal import Protocol, check_protocol, legal_protocols, require_legal
+from emu.protocols.flags import FLAG_EVERY_BYTES, data_bytes, flagged_bytes
+from emu.protocols.legal import OPS as LEGAL_OPS
+from emu.protocols.legal import Protocol, Reduction, legal_protocols, reducing, usual_protocols
 from emu.protocols.question import Question, Way
+from emu.protocols.selection import check_protocol, left_by, require_legal
 from emu.units import PS_PER_MICROSECOND
 
 GB_PER_S = 8 * 10**9
@@ -54,11 +58,87 @@ def test_legal_combinations(collective: str, algorithm: str, legal: str) -> None
                 require_legal(protocol, collective, algorithm)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "op", "dtype", "said"),
+    [
+        ("pat", "avg", "float32", "avg does not go with pat reduce_scatter, as in NCCL; use sum, prod, min, max, or alg"),
+        ("pat", "avg", None, "reduction avg does not go with pat"),
+        ("pat", "prod", "int8", ""),
+        ("nvls", "avg", "float32", "reduction avg of float32 does not go with nvls reduce_scatter, as in NCCL; use sum, or"),
+        ("nvls", "max", "float64", "reduction max of float64"),
+        ("nvls", "max", "bfloat16", ""),
+        ("nvls", "prod", None, "reduction prod does not go with nvls .*; use sum, min, max"),
+        ("nvls", "sum", "float64", ""),
+        ("nvlstree", "sum", "uint8", "dtype uint8 does not go with nvlstree .*; use int32, uint32, int64, uint64, float16"),
+        ("collnet_direct", "avg", "int8", ""),
+        ("ring", "avg", "int8", ""),
+        ("tree", "prod", "float16", ""),
+    ],
+)  # fmt: skip
+def test_legal_reductions(algorithm: str, op: str, dtype: str | None, said: str) -> None:
+    """PAT has no avg, NVLS what NVLink's switches can do; of several algorithms these are passed over, alone they are refused."""
+    names, its = (algorithm, "ring"), Reduction(op, dtype)
+    assert reducing(names, None, "reduce_scatter") == names
+    assert reducing(names, its, "reduce_scatter") == (("ring",) if said else names)
+    if said:
+        with pytest.raises(ConfigError, match=said):
+            reducing((algorithm,), its, "reduce_scatter")
+
+
+def test_two_trees_are_charged_by_channel_as_nccls_are() -> None:
+    """A rank is inner in one tree's channels and a leaf in the other's, so that a lane has a channel's rate."""
+    costs = replace(HOPPER, channels=24)
+    mine, nccls = (charges(costs, *what, "simple") for what in (("broadcast", "two_tree"), ("all_reduce", "tree")))
+    assert mine == nccls and (mine.lanes, mine.rate_bps) == (24, 15 * GB_PER_S)
+    assert charges(costs, "broadcast", "ring", "simple").lanes == 1
+
+
+def test_every_reduction_goes_with_a_ring() -> None:
+    """What is said to be refused is no more than the table's: there is nothing that emu reduces and a ring does not."""
+    assert set(LEGAL_OPS) == set(OPS)
+    assert all(reducing(("ring",), Reduction(op, dtype), "all_reduce") for op in OPS for dtype in DTYPES)
+
+
 def test_protocol_names() -> None:
     """NCCL's spelling is taken, others are refused with what there is."""
     assert check_protocol("LL128") == "ll128"
     with pytest.raises(ConfigError, match="'fast': use one of auto, simple, ll, ll128"):
         check_protocol("fast")
+
+
+@pytest.mark.parametrize(
+    ("text", "collective", "left"),
+    [
+        ("auto", "all_reduce", "ll ll128 simple"),
+        ("LL", "all_reduce", "ll"),
+        ("Simple, LL128", "all_reduce", "ll128 simple"),
+        ("^simple", "all_reduce", "ll ll128"),
+        ("^LL,LL128", "all_reduce", "simple"),
+        ("^ll,ll128,simple", "all_reduce", ""),
+        ("allreduce:LL;broadcast:^LL", "all_reduce", "ll"),
+        ("allreduce:LL;broadcast:^LL", "broadcast", "ll128 simple"),
+        ("AllReduce:LL;broadcast:^LL", "all_gather", "ll ll128 simple"),
+        ("Simple;all_reduce:LL", "reduce_scatter", "simple"),
+    ],
+)
+def test_nccls_words_select_protocols(text: str, collective: str, left: str) -> None:
+    """Lists, exclusions and lists by collective leave what NCCL_PROTO's rules leave, in any case and spacing."""
+    checked = check_protocol(text)
+    assert check_protocol(checked) == checked
+    assert left_by(checked, collective, tuple(Protocol)) == tuple(one for one in Protocol if one in left.split())
+
+
+@pytest.mark.parametrize("text", ["", "LL,", "^", "LL;", "auto,ll", "^ll,^simple"])
+def test_what_is_no_selection_of_protocols(text: str) -> None:
+    """Empty names and mixed lists are refused with what may be written."""
+    with pytest.raises(ConfigError, match="use one of auto, simple, ll, ll128, or a list such as ll,ll128 or \\^simple"):
+        check_protocol(text)
+
+
+def test_protocols_are_selected_for_collectives_that_have_them() -> None:
+    """Another name before a colon is refused with those that may be used."""
+    with pytest.raises(ConfigError, match="cannot be selected for 'alltoall', only for allreduce, allgather"):
+        check_protocol("alltoall:LL")
 
 
 @pytest.mark.parametrize(
@@ -95,10 +175,72 @@ def test_nccl_groups_with_ll_up_to_16_kib_a_peer() -> None:
         assert (choice.algorithm, choice.protocol) == ("direct", protocol)
 
 
-def test_what_nccl_does_not_know_is_predicted() -> None:
-    """For an algorithm that is not NCCL's the protocol is the one that is predicted best."""
-    its = question(HOPPER, "all_reduce", 8, 1024, ("halving_doubling",))
-    assert nccl.choose(its) == predict.choose(its)
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "size_kib", "usual"),
+    [
+        ("alltoall", "pxn", 128, "ll simple"),
+        ("alltoall", "pxn", 129, "simple"),
+        ("all_gather", "direct", 129, "simple"),
+        ("broadcast", "direct", 17, "simple"),
+        ("send", "p2p", 16, "ll simple"),
+        ("send", "p2p", 17, "simple"),
+        ("all_reduce", "ring", 1 << 20, "ll ll128 simple"),
+    ],
+)
+def test_long_grouped_messages_never_use_ll(collective: str, algorithm: str, size_kib: int, usual: str) -> None:
+    """Over 8 ranks LL is left out where a grouped message, a share of S or all of it, is longer than 16 KiB."""
+    assert usual_protocols(collective, algorithm, size_kib << 10, 8) == tuple(usual.split())
+
+
+@given(n_bytes=st.integers(2, 1 << 40), protocol=st.sampled_from(list(Protocol)))
+@settings(max_examples=30, deadline=None)
+def test_flags_fill_what_they_are_given(n_bytes: int, protocol: Protocol) -> None:
+    """The most data that fits so many bytes with its flags does, and a byte more does not."""
+    every_bytes = FLAG_EVERY_BYTES[protocol]
+    most_bytes = data_bytes(n_bytes, every_bytes)
+    assert flagged_bytes(most_bytes, every_bytes) <= n_bytes < flagged_bytes(most_bytes + 1, every_bytes)
+
+
+def test_how_much_of_a_line_is_flags() -> None:
+    """8 bytes of data take 16 with LL, 120 take 128 with LL128; Simple, and what has no protocol, has no flags."""
+    its = FLAG_EVERY_BYTES
+    assert (flagged_bytes(8, its["ll"]), flagged_bytes(120, its["ll128"]), flagged_bytes(121, its["ll128"])) == (16, 128, 130)
+    assert flagged_bytes(8, its["simple"]) == flagged_bytes(8, its[""]) == 8
+
+
+def test_nccl_answers_nothing_where_it_knows_nothing() -> None:
+    """Of algorithms that are not NCCL's none is taken; beside one that is, they do not count."""
+    assert nccl.choose(question(HOPPER, "all_reduce", 8, 1024, ("halving_doubling", "direct"))) is None
+    assert nccl.choose(question(HOPPER, "alltoall", 8, 1024, ("bruck", "pairwise"))) is None
+    beside = nccl.choose(question(HOPPER, "all_reduce", 8, 1024, ("halving_doubling", "tree")))
+    assert beside == nccl.choose(question(HOPPER, "all_reduce", 8, 1024, ("tree",)))
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast"])
+def test_one_rank_takes_no_steps(collective: str) -> None:
+    """NCCL's time of a ring over one rank is its base, whatever the size."""
+    its = question(HOPPER, collective, 1, 1 << 30, ("ring",))
+    assert {one: nccl.time_us(its, its.ways[0], one) for one in Protocol} == nccl.BASE_US["ring"]
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm", "n_ranks", "known"),
+    [
+        ("all_reduce", "nvls", 8, True),
+        ("all_reduce", "nvls", 2, False),
+        ("all_reduce", "nvlstree", 8, False),
+        ("broadcast", "tree", 8, False),
+        ("all_reduce", "collnet_direct", 8, False),
+        ("all_reduce", "direct", 8, False),
+        ("alltoall", "direct", 8, True),
+        ("alltoall", "bruck", 8, False),
+    ],
+)
+def test_what_nccls_tuner_knows(collective: str, algorithm: str, n_ranks: int, known: bool) -> None:
+    """Not CollNet, NVLS of two, NVLSTree on one host, a tree but for all_reduce, or what NCCL has not; what it knows it takes."""
+    its = question(HOPPER, collective, n_ranks, 1 << 20, (algorithm, "halving_doubling"))
+    assert nccl.knows(its, its.ways[0], Protocol.SIMPLE) is known
+    assert (nccl.choose(its) is not None) is known
 
 
 @given(size_bytes=st.integers(0, 2**32), channels=st.integers(1, 64), protocol=st.sampled_from(list(Protocol)))

@@ -131,6 +131,19 @@ def test_dimension_order_takes_the_shorter_way(source: int, target: int, flow: i
     assert len(topology.route(source, target, flow)) == distance
 
 
+@given(st.integers(0, 23), st.integers(0, 23), st.integers(0, 3))
+@settings(max_examples=40)
+def test_accelerators_beside_a_torus_go_by_their_routers(source: int, target: int, flow: int) -> None:
+    """Where accelerators hang on routers, the way between these is that of the plain torus, with one link before and one behind;
+    from a router on the way the rest of it is the router's own way."""
+    plain = torus.build(torus.Parameters(shape=(3, 4, 2)))
+    hung = torus.build(torus.Parameters.model_validate({"shape": "3x4x2", "injection_rate": "10GB/s"}))
+    ends = [source, target] if source != target else [source]
+    between = [24 + node for node in visited(plain, source, target, flow)] if source != target else []
+    assert visited(hung, source, target, flow) == [*ends[:1], *between, *ends[1:]]
+    assert visited(hung, 24 + source, target, flow) == [*(between or [24 + source]), target]
+
+
 def test_a_mesh_route_corrects_dimensions_in_order() -> None:
     """On a 3x3 mesh the way from corner to corner goes down the first dimension, then along the second."""
     topology = mesh.build(mesh.Parameters(shape=(3, 3)))

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from emu.collectives import bruck, direct, dissemination, halving_doubling, ring, tree
+from emu.collectives import bruck, direct, dissemination, halving_doubling, ring, tree, two_tree
 from emu.collectives.catalogue import algorithm_names, find_algorithm
 from emu.collectives.schedule import Builder, Cost, Message, Schedule, StepKind
 from emu.collectives.verify import verify
@@ -46,7 +46,8 @@ def test_what_cannot_be_asked_for_is_refused(algorithm: str) -> None:
         ("ring", "all_gather", 8, Cost(7, Fraction(7, 8))),
         ("ring", "broadcast", 8, Cost(7, Fraction(1))),
         ("tree", "all_reduce", 8, Cost(6, Fraction(2))),
-        ("tree", "broadcast", 9, Cost(4, Fraction(1))),
+        ("two_tree", "broadcast", 9, Cost(4, Fraction(1))),
+        ("two_tree", "reduce", 2, Cost(1, Fraction(1))),
         ("direct", "alltoall", 8, Cost(1, Fraction(7, 8))),
         ("direct", "broadcast", 8, Cost(1, Fraction(7))),
         ("halving_doubling", "all_reduce", 8, Cost(6, Fraction(7, 4))),
@@ -114,7 +115,7 @@ def test_children_and_nccls_parents_agree(n_ranks: int) -> None:
 def test_double_trees_share_the_work(n_ranks: int) -> None:
     """No rank but a root has children in both trees, also when both trees have one given root."""
     root = n_ranks // 3
-    for trees in (tree.double_tree(n_ranks), tree.rooted_double_tree(n_ranks, root)):
+    for trees in (tree.double_tree(n_ranks), two_tree.rooted_double_tree(n_ranks, root)):
         roots = {each.root for each in trees}
         for rank in set(range(n_ranks)) - roots:
             assert sum(1 for each in trees if each.children[rank]) <= 1

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from emu.cli.options import ALGORITHM_HELP
 from emu.collectives import ring
 from emu.collectives.catalogue import (
     COLLECTIVES,
+    NCCLS,
     algorithm_names,
     algorithms_for,
     collective_name,
@@ -59,10 +64,59 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
     """A misspelt name is answered with the nearest one and with those that fit."""
     with pytest.raises(ConfigError, match=r"did you mean all_reduce\?; use one of all_reduce, "):
         collective_name("al_reduce")
-    with pytest.raises(ConfigError, match=r"'Rign' is not known, did you mean ring\?.*for reduce: .*direct, .*ring, .*tree"):
+    with pytest.raises(ConfigError, match=r"did you mean ring\?;.*for reduce use NCCL's ring, or emu's own direct, two_tree$"):
         schedule_for("reduce", "Rign", 4)
-    with pytest.raises(ConfigError, match=r"ring cannot do alltoall.*for alltoall: .*bruck, .*direct"):
+    with pytest.raises(ConfigError, match=r"ring cannot do alltoall;.*use NCCL's direct, pxn, or emu's own bruck, pairwise"):
         schedule_for("alltoall", "ring", 4)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "collective", "use"),
+    [
+        ("tree", "broadcast", "NCCL's ring, or emu's own direct, two_tree"),
+        ("Tree", "reduce", "NCCL's ring, or emu's own direct, two_tree"),
+        ("two_tree", "all_reduce", "NCCL's collnet_chain, collnet_direct, nvls, nvlstree, ring, tree, or emu's own direct"),
+        ("tree", "all_gather", "NCCL's collnet_direct, nvls, pat, ring, or emu's own bruck"),
+        ("nvlstree", "reduce_scatter", "NCCL's collnet_direct, nvls, pat, ring, or emu's own direct"),
+        ("pat", "all_reduce", "NCCL's collnet_chain"),
+        ("nvls", "broadcast", "NCCL's ring, or emu's own"),
+    ],
+)
+def test_what_nccl_does_not_do_so_is_refused_by_name(algorithm: str, collective: str, use: str) -> None:
+    """In one line that names the pair, and what can be used: NCCL's and emu's own apart."""
+    line = f"{algorithm.lower()} cannot do {collective}; it does .*; for {collective} use {use}"
+    for ask in (schedule_for, cost_for):
+        with pytest.raises(ConfigError, match=line) as said:
+            ask(collective, algorithm, 4)
+        assert "\n" not in str(said.value)
+
+
+def test_nccls_algorithms_do_what_nccl_has_them_do_and_no_more() -> None:
+    """Broadcast and reduce by ring only, all_reduce by all but PAT, two by four; only direct does more, as emu's own."""
+    legal = {name: {collective for collective, names in NCCLS.items() if name in names} for name in set().union(*NCCLS.values())}
+    assert {name: set(find_algorithm(name).collectives) for name in legal if name != "direct"} == {
+        name: its for name, its in legal.items() if name != "direct"
+    }
+    assert legal["direct"] <= find_algorithm("direct").collectives
+    assert NCCLS["all_reduce"] | {"pat", "direct", "pxn"} == set(legal)
+    assert NCCLS["all_gather"] == NCCLS["reduce_scatter"] == {"ring", "pat", "nvls", "collnet_direct"}
+    assert NCCLS["broadcast"] == NCCLS["reduce"] == {"ring"}
+
+
+def test_the_docs_table_is_the_catalogues() -> None:
+    """Every collective has its row, NCCL's algorithms and emu's own apart, and no other stands there; --help names them all."""
+
+    def cell(names: Iterable[str]) -> str:
+        return ", ".join(f"`{name}`" for name in sorted(names)) or "-"
+
+    rows = []
+    for collective in COLLECTIVES:
+        its, nccls = set(algorithms_for(collective)), NCCLS.get(collective, frozenset())
+        rows.append(f"| {collective} | {cell(its & nccls)} | {cell(its - nccls)} |")
+    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    head = "| collective | NCCL's | emu's own |\n| --- | --- | --- |\n"
+    assert head + "\n".join(rows) + "\n\n" in page
+    assert set(algorithm_names()) - {"dissemination"} <= set(re.findall(r"\w+", ALGORITHM_HELP))
 
 
 def test_nccls_spelling_of_algorithms_is_taken() -> None:
@@ -96,6 +150,8 @@ def test_an_incomplete_module_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     """What is missing is named: the module, the function, the cost or the collectives."""
     with pytest.raises(ConfigError, match="cannot be imported from no_such_lab"):
         find_algorithm("no_such_lab:build")
+    with pytest.raises(ConfigError, match=r"no such collective, did you mean all_reduce\?; collectives are all_reduce, "):
+        find_algorithm("allredux:tree")
     make_module(monkeypatch, build=ring.build)
     with pytest.raises(ConfigError, match="no function 'other'"):
         find_algorithm("my_lab:other")

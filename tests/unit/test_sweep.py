@@ -138,8 +138,8 @@ def test_verdict(late: float | None, weight: float, verdict: str) -> None:
 def test_time_over_ranks() -> None:
     """-a picks rank 0, the mean, the least or the largest; with a root the mean gives way to the largest."""
     values = [5, 1, 9]
-    assert [over_ranks(values, average, rooted=False) for average in range(4)] == [5, 5, 1, 9]
-    assert [over_ranks(values, average, rooted=True) for average in range(4)] == [5, 9, 1, 9]
+    assert [over_ranks(values, average, waits_for_last=False) for average in range(4)] == [5, 5, 1, 9]
+    assert [over_ranks(values, average, waits_for_last=True) for average in range(4)] == [5, 9, 1, 9]
 
 
 def test_percentile_is_nearest_rank() -> None:

@@ -236,6 +236,20 @@ def test_optional_columns() -> None:
     ]
 
 
+def test_protocols_have_a_column_where_they_cost() -> None:
+    """On a fabric with an endpoint the protocol stands after the algorithm, the header has the tuner, and nothing else moves."""
+    options = replace(OPTIONS, fabrics=("h100-8-nccl",), algorithm="ring")
+    with_it, without = Table(options, proto=True), Table(options)
+    row = replace(ROW, out_of_place=replace(SIDE, protocol="ll128"))
+    columns = with_it.row(row).split()
+    assert columns[13:] == ["45.00", "-2.90", "degraded", "ring", "ll128", "100"]
+    assert [*columns[:17], *columns[18:]] == without.row(row).split()
+    header = with_it.header(runner.prepare(options, "h100-8-nccl", 3), {})
+    assert header[-2].split()[-3:] == ["algo", "proto", "dilation"] and len(header[-2]) == len(with_it.row(row))
+    assert any("algorithm ring, protocol auto, tuner nccl, channels 1" in line for line in header)
+    assert " proto " not in output(replace(OPTIONS, end_bytes=8), FakeOpener())
+
+
 def test_congestion_is_told_in_comments() -> None:
     """On a fabric with switching totals, ports and cause of the last row stand below it, and parsers read on as before."""
     seen = FakeCounters(congestion=report(port("a1", "s0"), port("s0", "a0", dropped_packets=4, peak_queue_bytes=9)))

@@ -1,6 +1,7 @@
 """The parts of testbeds that stay: what travels, who owns a name, what is alike, and what a run may not change."""
 
 import dataclasses
+import io
 import json
 import os
 import socket
@@ -13,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emu.bench.options import BenchOptions
+from emu.bench.terminal import Terminal
 from emu.errors import ConfigError
+from emu.testbed import commands
 from emu.testbed import place as places
 from emu.testbed.groups import MOST_OUTLIER_SHARE, MOST_OUTLIERS, grouped
 from emu.testbed.place import Place, Process, claim, find, sweep_dead
@@ -208,6 +211,16 @@ def test_a_run_has_the_testbeds_fabric_and_its_own_sizes() -> None:
     assert run_options("lab", STAR, run, {"--dilation"}).dilation is None
     same = dataclasses.replace(run, fabrics=("star",), seed=3)
     assert run_options("lab", STAR, same, {"--fabric", "--seed"}).fabrics == ("star",)
+
+
+def test_nccl_proto_has_no_effect_on_a_testbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its protocol is fixed when its actors start: a run's is left out, and one line says so before it begins."""
+    run, err = BenchOptions(collective="all_reduce", protocol="LL"), io.StringIO()
+    assert run_options("lab", STAR, run, ()).protocol is None
+    monkeypatch.setattr(commands, "find", lambda name: name)
+    monkeypatch.setattr(commands.client, "run", lambda place, request, arguments, terminal: 0)
+    assert commands.bench("lab", run, given=(), terminal=Terminal(out=io.StringIO(), err=err)) == 0
+    assert err.getvalue() == "# NCCL_PROTO=ll has no effect: emu up fixes a testbed's protocol, with --set protocol=\n"
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,18 @@ def test_links_are_counted_by_class() -> None:
     ]
 
 
+def test_what_is_injected_bounds_what_an_accelerator_sends() -> None:
+    """An accelerator that hangs on its router sends at the rate of injection, which bounds the bisection too where it is less
+    than the cables of the torus; the torus' own cables stay, and the diameter is two links more."""
+    plain = describe(torus.build(torus.Parameters.model_validate({"shape": "4x4", "rate": "10GB/s"})))
+    for rate_GBps, n_bisection in ((25, 80), (5, 40)):
+        values = {"shape": "4x4", "rate": "10GB/s", "injection_rate": f"{rate_GBps}GB/s"}
+        hung = describe(torus.build(torus.Parameters.model_validate(values)))
+        assert hung.endpoint_rate_bps == (rate_GBps * 8 * 10**9,) * 2
+        assert hung.bisection_bps == n_bisection * 8 * 10**9
+        assert (hung.diameter_links, hung.n_links) == ((plain.diameter_links or 0) + 2, plain.n_links + 2 * 16)
+
+
 def test_a_single_accelerator_has_no_bisection() -> None:
     """A fabric of one accelerator is described, without a bisection."""
     about = describe(ring.build(ring.Parameters(ranks=1)))

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+from emu.drivers.tuning import chosen, protocol_of
 from emu.errors import ConfigError
 from emu.protocols.costs import EndpointCosts, Generation
 from emu.topologies.endpoint_file import read_endpoint, write_endpoint
 from emu.topologies.fabric_file import load_fabric
-from emu.validation import commands
+from emu.topologies.graph import Topology
+from emu.validation import commands, preset
 from emu.validation.aims import aim, misses
 from emu.validation.emulated import MOST_BYTES, sample
 from emu.validation.errors import Compared, summary
+from emu.validation.fit import PRIORS, Fitted, Parameter, costs_of, priors
 from emu.validation.measurement import Measurement, shipped_tables
-from emu.validation.preset import preset_text
+from emu.validation.preset import Evidence, base_document, preset_text
 from emu.validation.report import size_lines, table_lines
 from emu.validation.split import is_fitted
+
+MEASURED = ("a100-8-nccl", "b200-8-nccl", "h100-8-nccl", "rtx-pro-6000-8-nccl")
 
 
 def row(
@@ -47,6 +54,16 @@ def test_aims() -> None:
     assert misses([row(110)]) == ["a100-8-nccl all_gather over 8 ranks is off by 10.0 %, aim 8 %"]
 
 
+def test_a_machine_without_aim_is_named() -> None:
+    """PCIe has no aim, so that nothing is missed, and the table says so."""
+    measurement = replace(row(1).measurement, fabric="rtx-pro-6000-8-nccl")
+    its = replace(row(190), measurement=measurement)
+    assert aim(its) is None and misses([its]) == []
+    text = "\n".join(table_lines([its]))
+    assert "# no aim was set for rtx-pro-6000-8-nccl" in text
+    assert "# no aim" not in "\n".join(table_lines([row(101)]))
+
+
 def test_the_table_keeps_fitted_rows_apart() -> None:
     """Held-out rows come first, under their own title, and a miss is printed."""
     text = "\n".join(table_lines([row(110), row(101, collective="all_reduce", fitted=True)]))
@@ -59,9 +76,10 @@ def test_the_table_keeps_fitted_rows_apart() -> None:
 def test_shipped_figures() -> None:
     """Every figure names a preset with an endpoint and its source; twenty rows of each are fitted to."""
     rows = shipped_tables()
-    assert {found.fabric for found in rows} == {"a100-8-nccl", "b200-8-nccl", "h100-8-nccl"}
+    assert {found.fabric for found in rows} == set(MEASURED)
     assert all(found.source and found.time_us > 0 and found.size_bytes > 0 for found in rows)
-    for fabric in ("a100-8-nccl", "b200-8-nccl", "h100-8-nccl"):
+    for fabric in MEASURED:
+        assert sum(found.fabric == fabric and found.table == "one_node" for found in rows) == 168
         fitted = [found for found in rows if found.fabric == fabric and is_fitted(found)]
         assert {(found.collective, found.n_ranks) for found in fitted} == {("all_reduce", 8), ("alltoall", 8)}
         assert len(fitted) == 20
@@ -121,12 +139,132 @@ def test_protocol_and_tuner_by_setting(tmp_path: Path) -> None:
         load_fabric("h100-8-nccl", {"tuner": "nccll"})
 
 
-def test_a_preset_with_another_endpoint(tmp_path: Path) -> None:
-    """The file is the fabric's own, but for its endpoint and what it says of its worth; and it loads."""
-    path = tmp_path / "mine.toml"
-    costs = EndpointCosts(rate_bps=100 * 8 * 10**9, launch_ps=3_000_000)
-    path.write_text(preset_text("h100-8-nccl", costs, calibration='fitted to "my" times'))
-    made, base = load_fabric(str(path)), load_fabric("h100-8-nccl")
-    assert made.endpoint == costs
-    assert made.calibration == 'fitted to "my" times'
-    assert (made.links, made.sources) == (base.links, base.sources)
+def fitted(base: str, **told: float) -> Fitted:
+    """As if a fit had found the prior of each parameter, of which rows told so much."""
+    topology = load_fabric(base)
+    assert topology.endpoint is not None
+    its = priors(topology, topology.endpoint)
+    costs = costs_of(topology, topology.endpoint, {prior.name: prior.start for prior in its})
+    parameters = (Parameter(prior=prior, value=prior.start, deviation=0.1, told=told.get(prior.name, 0.0)) for prior in its)
+    return Fitted(costs=costs, parameters=tuple(parameters))
+
+
+def written(base: str, found: Fitted, path: Path) -> Topology:
+    """The file that a fit to two files' rows writes, two held out by 4 and 16 %, loaded again."""
+    rows = [row(101, collective="all_reduce", fitted=True), row(102, collective="alltoall", fitted=True), row(104), row(116)]
+    evidence = Evidence(files=(Path("lab/ar.txt"), Path('lab/a2a "2".json')), rows=rows, day=date(2026, 5, 17))
+    path.write_text(preset_text(base, base_document(base), found, evidence), encoding="utf-8")
+    return load_fabric(str(path))
+
+
+def test_a_fitted_preset_states_its_own_source(tmp_path: Path) -> None:
+    """Files, day, rows and held-out error are the fit's; what rows did not tell and what the base had are named as that."""
+    base = load_fabric("h100-8-nccl")
+    made = written("h100-8-nccl", fitted("h100-8-nccl", launch=0.97, setup=0.1), tmp_path / "mine.toml")
+    sources = dict(made.sources)
+    assert made.calibration == (
+        'calibrated: endpoint fitted to 2 measured times (ar.txt, a2a "2".json); 2 held out are off by 8.0 % (geometric mean)'
+    )
+    assert sources["endpoint"].startswith(
+        "D: fitted by emu calibrate-fabric on 2026-05-17 to 2 rows (1 all_reduce over 8 ranks, 1 alltoall over 8 ranks) of"
+        ' ar.txt, a2a "2".json; 2 held out are off by 8.0 % (geometric mean).'
+    )
+    assert sources["endpoint"].endswith(": launch 97 %, setup 10 %")
+    assert "aiconfigurator" not in sources["endpoint"]
+    assert (
+        sources["endpoint_prior"].startswith("E: not fitted, the fit's prior") and "nvls_rate / link" in sources["endpoint_prior"]
+    )
+    assert sources["endpoint_base"] == "not fitted, as h100-8-nccl has it: copy_rate, tuner_rate, tuner"
+    kept = ("rate", "copy_rate", "multicast")
+    assert made.links == base.links and [sources[key] for key in kept] == [dict(base.sources)[key] for key in kept]
+
+
+def test_a_preset_of_a_preset_forgets_the_first_fit(tmp_path: Path) -> None:
+    """What an earlier fit said of its rows and priors does not outlive it."""
+    written("h100-8-nccl", fitted("h100-8-nccl"), tmp_path / "first.toml")
+    everything = {prior.name: 1.0 for prior in PRIORS}
+    second = written(str(tmp_path / "first.toml"), fitted("h100-8-nccl", **everything), tmp_path / "second.toml")
+    assert "endpoint_prior" not in dict(second.sources)
+    assert dict(second.sources)["endpoint_base"].startswith("not fitted, as first.toml has it: ")
+
+
+LAB = """# of the lab
+description = "my lab [rack 3]"  # not that of [rack 4]
+
+[topology] # [sic]
+kind = "star"
+ranks = 8
+rate = "63GB/s"
+
+[endpoint]
+rate = "24GB/s" # guessed [at night]
+copy_rate = "1TB/s" # measured
+interconnect = "pci"
+
+# slow slots
+[[overrides]]
+links = "a3->*"
+rate = "5GB/s"
+"""
+
+
+def test_a_fitted_file_is_edited_as_toml(tmp_path: Path) -> None:
+    """Brackets in texts and comments do no harm, tables and comments stay, but for the comment of a value that changed."""
+    path = tmp_path / "lab.toml"
+    path.write_text(LAB, encoding="utf-8")
+    found = fitted(str(path))
+    made = written(str(path), found, tmp_path / "fitted.toml")
+    text = (tmp_path / "fitted.toml").read_text(encoding="utf-8")
+    assert made.description == "my lab [rack 3]" and made.links == load_fabric(str(path)).links
+    assert made.endpoint == found.costs
+    for comment in ("# of the lab", "# not that of [rack 4]", "# [sic]", "# measured", "# slow slots"):
+        assert comment in text
+    assert "guessed" not in text
+
+
+def test_no_file_is_made_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that emu would not load is refused before it is written; so is a base that is no file, before anything is fitted."""
+    monkeypatch.setattr(preset, "write_endpoint", lambda costs: "[endpoint]\nrate = 'fast'\n")
+    with pytest.raises(ConfigError, match=r"^nothing is written, as emu would not load it: fitted.toml: .*rate"):
+        written("h100-8-nccl", fitted("h100-8-nccl"), tmp_path / "mine.toml")
+    with pytest.raises(ConfigError, match=r"^--fabric star: it is no file"):
+        base_document("star")
+
+
+def test_what_cannot_be_written_is_refused_before_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--output into a folder that is not there is one line, and nothing is fitted for it."""
+    monkeypatch.setattr(commands, "fit", lambda *given: pytest.fail("fitted first"))
+    with pytest.raises(ConfigError, match=r"^--output .*/none/mine.toml: nothing can be written in .*; name a folder"):
+        commands.calibrate_fabric(
+            (),
+            fabric="h100-8-nccl",
+            collective=None,
+            n_ranks=None,
+            only=None,
+            fit_collectives=(),
+            fit_ranks=None,
+            output=tmp_path / "none" / "mine.toml",
+        )
+
+
+def test_presets_say_of_each_parameter_whether_rows_told_it() -> None:
+    """A fitted preset names each parameter of its fit once, under endpoint or endpoint_prior; without NVLS it has none of it."""
+    for fabric in MEASURED:
+        topology = load_fabric(fabric)
+        assert topology.endpoint is not None
+        sources = dict(topology.sources)
+        said = [part.rsplit(" ", 2)[0] for part in sources["endpoint"].rpartition(": ")[2].split(", ")]
+        unsaid = sources["endpoint_prior"].rpartition(": ")[2].split(", ")
+        assert sorted(said + unsaid) == sorted(prior.name for prior in priors(topology, topology.endpoint)), fabric
+        reduces = any(node.multicast for node in topology.nodes)
+        assert reduces == (topology.endpoint.nvls_rate_bps is not None) == (topology.endpoint.nvls_setup_ps > 0), fabric
+
+
+def test_over_pcie_nccl_takes_neither_ll128_nor_nvls() -> None:
+    """On the PCIe machine NCCL's tuner takes LL up to 512 KiB, then Simple, on a ring, whatever else its generation has."""
+    topology, members = load_fabric("rtx-pro-6000-8-nccl"), tuple(range(8))
+    taken = []
+    for size_bytes in (1 << power for power in range(9, 30, 5)):
+        algorithm = chosen(topology, "nccl", "all_reduce", size_bytes, members)
+        taken.append((algorithm, protocol_of(topology, "all_reduce", algorithm, size_bytes, members)))
+    assert taken == [("ring", "ll")] * 3 + [("ring", "simple")] * 2
