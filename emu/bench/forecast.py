@@ -23,7 +23,7 @@ from emu.units import format_bytes
 CHUNK_S: Final = 14e-6
 """Host time of a chunk,"""
 CHUNK_HOP_S: Final = 8e-6
-"""and of each link that it takes; 0.6 to 1.6 times that were measured on one core of a small host,"""
+"""and of each link that it takes; 0.6 to 1.8 times that were measured on one core of a small host,"""
 PACKET_HOP_S: Final = 60e-6
 """of a packet where there is switching: 40 to 80 us."""
 FEW_S: Final = 3.0

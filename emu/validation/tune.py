@@ -1,8 +1,8 @@
 """Tune: what each tuner would take over a range of sizes, and what that costs against the best pair.
 
 Every pair of algorithm and protocol is simulated, but for protocols that NCCL never takes at such a size.  Regret is the time of
-a choice over that of the best pair; 1 is none.  NCCL's choice is also set against the best of the pairs that its tuner knows: that
-tells of the tuner alone, and not of what NCCL has not or this tuner leaves out.
+a choice over that of the best pair; 1 is none.  NCCL's choice is also set against the best of the pairs that its tuner knows:
+that tells of the tuner alone, and not of what NCCL has not or this tuner leaves out.
 """
 
 from __future__ import annotations
