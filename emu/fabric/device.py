@@ -58,6 +58,7 @@ class Device(Endpoint):
         self.costs = costs
         self._inside = inside
         self._proxy_free_ps = 0
+        self._known: dict[tuple[str, str, str, int], Charges] = {}
         self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
         self._asked = 0
 
@@ -65,7 +66,11 @@ class Device(Endpoint):
         call = operation.call
         if not call.protocol:
             return None
-        return charges(self.costs, call.collective, call.algorithm, call.protocol, call.n_hosts)
+        kind = (call.collective, call.algorithm, call.protocol, call.n_hosts)
+        found = self._known.get(kind)
+        if found is None:
+            found = self._known[kind] = charges(self.costs, *kind)
+        return found
 
     def _lane(self, its: Charges, operation: Operation, chunk: int, block: int) -> _Lane:
         return self._lanes[(block + operation.n_blocks * chunk) % its.lanes if its.lanes > 1 else 0]

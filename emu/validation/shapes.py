@@ -114,7 +114,7 @@ def find(shapes: tuple[Shape, ...], progress: Callable[[str], None]) -> Iterator
         yield Found(shape=shape, value=shape.find())
 
 
-def _nodes(algorithm: str, n_nodes: int, size_bytes: int = LONG_BYTES) -> Run:
+def over_nodes(algorithm: str, n_nodes: int, size_bytes: int = LONG_BYTES) -> Run:
     """All nodes of a B200 cluster of so many."""
     return Run(
         fabric=CLUSTER,
@@ -125,16 +125,16 @@ def _nodes(algorithm: str, n_nodes: int, size_bytes: int = LONG_BYTES) -> Run:
 
 
 def _ratio(algorithm: str, n_nodes: int, others: int) -> float:
-    return _nodes(algorithm, n_nodes).busbw / _nodes(algorithm, others).busbw
+    return over_nodes(algorithm, n_nodes).busbw / over_nodes(algorithm, others).busbw
 
 
 def _busbw(algorithm: str, n_nodes: int) -> float:
-    return _nodes(algorithm, n_nodes).busbw
+    return over_nodes(algorithm, n_nodes).busbw
 
 
 def _growth() -> float:
     """What 32 more ranks add to a ring's shortest call over what the 16 before added."""
-    two, four, eight = (_nodes("ring", n_nodes, size_bytes=8).time_ps for n_nodes in (2, 4, 8))
+    two, four, eight = (over_nodes("ring", n_nodes, size_bytes=8).time_ps for n_nodes in (2, 4, 8))
     return (eight - four) / (four - two)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from emu.validation.report import shape_lines
-from emu.validation.shapes import SHAPES, Found, Shape
+from emu.validation.shapes import MIB, SHAPES, SHARP, Found, Shape, over_nodes
 from emu.validation.uplinks import inter_over_intra, slowed_by_cpus
 
-TESTED = [shape for shape in SHAPES if shape.what != "NVLSTree on 16 nodes of 8 B200"]
-"""All but one that takes half a minute and is the same on fewer nodes."""
+LONG = ("16 nodes", "SHARP on 4 nodes")
+"""Rows that take up to a minute, of what others show on fewer nodes; that SHARP is flat has a test of its own."""
+TESTED = [shape for shape in SHAPES if not any(text in shape.what for text in LONG)]
 
 
 @pytest.mark.slow
@@ -18,6 +19,15 @@ def test_a_shape_comes_out(shape: Shape) -> None:
     """What was measured, or what the law says, comes out within the row's tolerance, nothing being fitted to it."""
     found = Found(shape=shape, value=shape.find())
     assert found.holds, f"{found.value:.4g} in place of {shape.expected:.4g}"
+
+
+@pytest.mark.slow
+def test_sharp_is_flat_from_2_to_16_nodes() -> None:
+    """What a node sends does not grow with their number: a call over 16 takes no longer than one over 2, within 2 %, so that the bus
+    bandwidth is that which was measured, within 15 %."""
+    two, sixteen = (over_nodes(SHARP, n_nodes, size_bytes=64 * MIB) for n_nodes in (2, 16))
+    assert sixteen.time_ps == pytest.approx(two.time_ps, rel=0.02)
+    assert sixteen.busbw / two.busbw == pytest.approx(545.3 / 542.9, rel=0.15)
 
 
 def test_a_second_level_as_fast_as_its_npus_costs_nothing_until_cpus_share_it() -> None:

@@ -34,7 +34,7 @@ class Desk:
     def wait(self, rank: Rank, work: Work) -> None:
         rank.cursor_ps = max(rank.cursor_ps, work.completed_ps)
 
-    def choose(self, collective: str, n_bytes: int, members: tuple[int, ...], root: int, selection: str) -> str:
+    def choose(self, *asked: object) -> str:
         return "direct"
 
     def layout(self, members: tuple[int, ...]) -> Layout:
