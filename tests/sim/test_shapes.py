@@ -23,8 +23,8 @@ def test_a_shape_comes_out(shape: Shape) -> None:
 
 @pytest.mark.slow
 def test_sharp_is_flat_from_2_to_16_nodes() -> None:
-    """What a node sends does not grow with their number: a call over 16 takes no longer than one over 2, within 2 %, so that the bus
-    bandwidth is that which was measured, within 15 %."""
+    """What a node sends does not grow with their number: a call over 16 takes as long as one over 2, within 2 %, and the ratio of
+    bus bandwidths is the measured one, within 15 %."""
     two, sixteen = (over_nodes(SHARP, n_nodes, size_bytes=64 * MIB) for n_nodes in (2, 16))
     assert sixteen.time_ps == pytest.approx(two.time_ps, rel=0.02)
     assert sixteen.busbw / two.busbw == pytest.approx(545.3 / 542.9, rel=0.15)
