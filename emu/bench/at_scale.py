@@ -14,7 +14,7 @@ from typing import Final
 from emu.bench.data import NCCL_DTYPES
 from emu.bench.fabrics import Case
 from emu.bench.forecast import fewest_chunks
-from emu.bench.measure import over_ranks, row_counts
+from emu.bench.measure import over_ranks, row_counts, row_of
 from emu.bench.options import NO_ALGORITHM, BenchOptions
 from emu.bench.rows import Row, Side, Verdict
 from emu.bench.sweep import sizes_bytes
@@ -94,7 +94,7 @@ def rows_at_scale(case: Case, options: BenchOptions) -> Iterator[Row]:
                 its = _side(_answer(named, options), named, options, case.seed)
                 side = its if side is None else min(side, its, key=lambda one: one.model_ps or 0)
         assert side is not None
-        yield _row(options, size, case.topology.n_ranks, side)
+        yield row_of(options, size, case.topology.n_ranks, side, side)
 
 
 def row_of_equals(case: Case, options: BenchOptions, size: Counts) -> Row | None:
@@ -116,7 +116,8 @@ def row_of_equals(case: Case, options: BenchOptions, size: Counts) -> Row | None
         return None
     side = _side(found, call, options, case.seed)
     side = replace(side, method=f"{side.method}; all ranks end together, so that the loop is {options.iterations} of it")
-    return _row(options, size, topology.n_ranks, replace(side, iteration_ps=side.iteration_ps * options.iterations))
+    side = replace(side, iteration_ps=side.iteration_ps * options.iterations)
+    return row_of(options, size, topology.n_ranks, side, side)
 
 
 def _call(case: Case, options: BenchOptions, size: Counts, algorithm: str = "") -> OneCall:
@@ -133,20 +134,6 @@ def _call(case: Case, options: BenchOptions, size: Counts, algorithm: str = "") 
         root=options.root if options.collective in ROOTED else None,
         chunk_bytes=options.chunk_bytes,
         channels=options.channels,
-    )
-
-
-def _row(options: BenchOptions, size: Counts, n_ranks: int, side: Side) -> Row:
-    return Row(
-        collective=options.collective,
-        n_ranks=n_ranks,
-        size_bytes=size.size_bytes,
-        count=size.count,
-        dtype=options.dtype,
-        op=options.reduction or "none",
-        root=options.printed_root,
-        out_of_place=side,
-        in_place=side,
     )
 
 

@@ -64,6 +64,11 @@ def measure_row(
         _measure(session, options, loop_plan(options, size, in_place=half), dilation=dilation, seed=seed)
         for half in ((False, True) if in_place else (False,))
     ]
+    return row_of(options, size, n_ranks, halves[0], halves[-1])
+
+
+def row_of(options: BenchOptions, size: Counts, n_ranks: int, out_of_place: Side, in_place: Side) -> Row:
+    """What was asked for, with what was found."""
     return Row(
         collective=options.collective,
         n_ranks=n_ranks,
@@ -72,8 +77,8 @@ def measure_row(
         dtype=options.dtype,
         op=options.reduction or "none",
         root=options.printed_root,
-        out_of_place=halves[0],
-        in_place=halves[-1],
+        out_of_place=out_of_place,
+        in_place=in_place,
     )
 
 

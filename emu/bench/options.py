@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -190,13 +191,15 @@ def bench_collective(text: str) -> str:
     plain = text.lower().removesuffix("_perf").replace("_", "").replace("-", "")
     if plain == "sendrecv":
         return plain
-    try:
-        name = collective_name(text)
-    except ConfigError:
-        name = ""
-    if name not in known:
-        raise ConfigError(f"{text!r} is not a collective to bench{did_you_mean(text, known)}; use one of {', '.join(known)}")
-    return name
+    return collective_among(text, known, "bench")
+
+
+def collective_among(text: str, known: Sequence[str], what_for: str) -> str:
+    """One of the ``known``, which are those to bench, to tune.  Raises ConfigError for any other."""
+    with suppress(ConfigError):
+        if (name := collective_name(text)) in known:
+            return name
+    raise ConfigError(f"{text!r} is not a collective to {what_for}{did_you_mean(text, known)}; use one of {', '.join(known)}")
 
 
 def parse_settings(texts: Iterable[str], **others: str | None) -> tuple[tuple[str, str], ...]:
@@ -225,14 +228,17 @@ def given_algorithm(text: str | None, collective: str, environment: Mapping[str,
     """What --algorithm says, else NCCL_ALGO; that is not for what NCCL makes of grouped sends and receives."""
     if text is not None:
         return text
-    said = (os.environ if environment is None else environment).get(ALGORITHM_VARIABLE, "").strip()
-    return said if said and bench_collective(collective) in _WITH_ALGORITHMS else "auto"
+    return _said(ALGORITHM_VARIABLE, collective, environment) or "auto"
 
 
 def given_protocol(collective: str, environment: Mapping[str, str] | None = None) -> str | None:
     """What NCCL_PROTO says, if anything, with NCCL_ALGO's exception."""
-    said = (os.environ if environment is None else environment).get(PROTOCOL_VARIABLE, "").strip()
-    return said if said and bench_collective(collective) in _WITH_ALGORITHMS else None
+    return _said(PROTOCOL_VARIABLE, collective, environment) or None
+
+
+def _said(variable: str, collective: str, environment: Mapping[str, str] | None) -> str:
+    said = (os.environ if environment is None else environment).get(variable, "").strip()
+    return said if said and bench_collective(collective) in _WITH_ALGORITHMS else ""
 
 
 def _checked_protocol(text: str) -> str:

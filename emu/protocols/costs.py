@@ -31,10 +31,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final
 
-from emu.protocols.legal import Protocol, is_grouped, is_nvls
+from emu.protocols.legal import Protocol, is_collnet, is_grouped, is_nvls
 
 KIB: Final = 1024
 SLICES: Final = {Protocol.SIMPLE: 1, Protocol.LL: 2, Protocol.LL128: 1}
@@ -126,7 +125,7 @@ class EndpointCosts:
         """Of a call."""
         if n_hosts == 1 or self.host_channels is None:
             return self.channels
-        return min(self.channels, self.host_channels * 3 // 2 if algorithm.startswith("collnet") else self.host_channels)
+        return min(self.channels, self.host_channels * 3 // 2 if is_collnet(algorithm) else self.host_channels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +161,6 @@ class Charges:
         return self.slot_ps * max(1, -(-n_bytes // self.slot_bytes))
 
 
-@lru_cache(maxsize=1024)
 def charges(costs: EndpointCosts, collective: str, algorithm: str, protocol: str, n_hosts: int = 1) -> Charges:
     """What ``protocol`` costs where ``algorithm`` does ``collective`` over ``n_hosts``."""
     grouped, in_switch = is_grouped(collective, algorithm), is_nvls(algorithm)

@@ -55,9 +55,14 @@ def is_nvls(algorithm: str) -> bool:
     return algorithm.startswith(_NVLS)
 
 
+def is_collnet(algorithm: str) -> bool:
+    """Whether switches between hosts reduce and multicast, and accelerators copy inside them."""
+    return algorithm.startswith(_COLLNET)
+
+
 def legal_protocols(collective: str, algorithm: str) -> tuple[Protocol, ...]:
     """In the order in which NCCL tries them."""
-    if is_nvls(algorithm) or algorithm.startswith(_COLLNET) or algorithm == "pat":
+    if is_nvls(algorithm) or is_collnet(algorithm) or algorithm == "pat":
         return (Protocol.SIMPLE,)
     if is_grouped(collective, algorithm):
         return (Protocol.LL, Protocol.SIMPLE)

@@ -15,7 +15,7 @@ import numpy as np
 
 from emu.scale.call import Answer, NotExact, OneCall, Times
 from emu.scale.slices import levels_of
-from emu.scale.wires import Wire, check_plain, check_reach, check_window, wires_of
+from emu.scale.wires import Wire, check_plain, check_reach, check_window, most_wire_bytes, wires_of
 from emu.topologies.graph import Topology
 
 MOST_CROSSINGS: Final = 40_000_000
@@ -39,13 +39,11 @@ def alltoall(call: OneCall) -> Answer:
     flights = _Flights(ways, n, sizes, wires)
     for level in range(int(levels.max()) + 1):
         flights.pass_level(*np.nonzero((levels[ways] == level) & (ways >= 0)))
-    by_node = np.zeros(len(topology.nodes), np.int64)
-    np.add.at(by_node, np.array([link.source for link in topology.links]), flights.wire_bytes)
     return Answer(
         completed_ps=tuple(flights.completed_ps.tolist()),
         method="exact, vectorised, direct by levels of links",
         chunk_bytes=chunk_bytes,
-        wire_bytes_per_rank_max=int(by_node[list(topology.ranks)].max()),
+        wire_bytes_per_rank_max=most_wire_bytes(topology, flights.wire_bytes),
     )
 
 

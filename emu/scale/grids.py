@@ -17,7 +17,7 @@ from emu.scale.grid_ways import STARTED_AT_ONCE, farthest_first, next_links
 from emu.scale.loads import alltoall_loads
 from emu.scale.packed import PackedExchange, is_packable
 from emu.scale.slices import Calendar, Chunks, Links, in_order
-from emu.scale.wires import Wire, check_plain, check_reach, check_window, wires_of
+from emu.scale.wires import Wire, check_plain, check_reach, check_window, most_wire_bytes, wires_of
 from emu.topologies.graph import Topology
 from emu.topologies.routers import DimensionOrder
 
@@ -46,13 +46,11 @@ def alltoall_on_grid(call: OneCall) -> Answer:
     kind = PackedExchange if is_packable(topology, wires, sizes) else _Exchange
     exchange = kind(topology, router, wires, sizes)
     exchange.run()
-    sent = np.zeros(len(topology.nodes), np.int64)
-    np.add.at(sent, [link.source for link in topology.links], exchange.wire_bytes)
     return Answer(
         completed_ps=tuple(exchange.completed_ps.tolist()),
         method="exact, vectorised, direct in slices of time",
         chunk_bytes=chunk_bytes,
-        wire_bytes_per_rank_max=int(sent[:n].max()),
+        wire_bytes_per_rank_max=most_wire_bytes(topology, exchange.wire_bytes),
     )
 
 

@@ -19,8 +19,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from emu.scale.call import NotExact, Times
+from emu.scale.call import Times
 from emu.scale.grid_ways import STARTED_AT_ONCE, farthest_first, next_links
+from emu.scale.slices import running_max
 from emu.scale.wires import Wire
 from emu.topologies.graph import Topology
 from emu.topologies.routers import DimensionOrder
@@ -122,7 +123,7 @@ class PackedExchange:
         used, n_taken = link[begins], np.diff(begins, append=len(link))
         time[begins] = np.maximum(time[begins], self._free[used] - begin_ps)
         before = np.arange(len(link)) * self._duration_ps
-        start = _running_max(time - before, link)
+        start = running_max(time - before, link)
         start += before
         self._free[used] = begin_ps + self._duration_ps + start[begins + n_taken - 1]
         self.wire_bytes[used] += n_taken * self._wire_bytes
@@ -191,16 +192,3 @@ def _parts(keys: Times, values: Times) -> Iterator[tuple[int, Times]]:
     begins = _begins(keys)
     for key, begin, end in zip(keys[begins].tolist(), begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=False):
         yield key, values[begin:end]
-
-
-def _running_max(values: Times, link: Times) -> Times:
-    """The largest so far of the same link; these go up."""
-    least = int(values.min())
-    span = int(values.max()) - least + 1
-    if (int(link[-1]) + 2) * span > np.iinfo(np.int64).max:
-        raise NotExact("times are too long to be sorted by link")
-    lifted = link * span - least
-    values += lifted
-    np.maximum.accumulate(values, out=values)
-    values -= lifted
-    return values

@@ -23,7 +23,7 @@ from emu.scale.call import Answer, NotExact, OneCall, Times
 from emu.scale.connections import HOP_BITS, Connections
 from emu.scale.fluid import fluid
 from emu.scale.slices import Chunks, Links, run_in_windows, together
-from emu.scale.wires import back_ps, check_plain, check_reach, connection_window_bytes, wires_of
+from emu.scale.wires import back_ps, check_plain, check_reach, connection_window_bytes, most_wire_bytes, wires_of
 
 MOST_CHUNKS: Final = 30_000_000
 """Chunks of blocks times steps: a microsecond each, over two to three links."""
@@ -39,13 +39,11 @@ def ring_in_slices(call: OneCall) -> Answer:
         raise NotExact(f"{n_sent:,} chunks cross links in an order of their own")
     flow = _Flow(call, n_steps=_n_steps(call))
     flow.run()
-    sent = np.zeros(len(call.topology.nodes), np.int64)
-    np.add.at(sent, [link.source for link in call.topology.links], flow.wire_bytes)
     return Answer(
         completed_ps=tuple(flow.completed_ps.tolist()),
         method="exact, vectorised, ring in slices of time",
         chunk_bytes=flow.chunk_bytes,
-        wire_bytes_per_rank_max=int(sent[list(call.topology.ranks)].max()),
+        wire_bytes_per_rank_max=most_wire_bytes(call.topology, flow.wire_bytes),
     )
 
 

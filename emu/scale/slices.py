@@ -160,7 +160,7 @@ class Links:
         used = link[begins]
         spent = np.cumsum(duration) - duration
         spent -= spent[begins][number]
-        start = np.maximum(_running_max(head - spent, number), self._free[used][number]) + spent
+        start = np.maximum(running_max(head - spent, number), self._free[used][number]) + spent
         end = start + duration
         ends = np.concatenate([begins[1:], [len(link)]]) - 1
         self._free[used] = end[ends]
@@ -172,10 +172,10 @@ class Links:
         else:
             if self._is_uneven:
                 raise NotExact("chunks of several sizes come slower than their link")
-            solid = np.maximum(_running_max(np.where(sparse, 0, end), number), self._solid[used][number])
+            solid = np.maximum(running_max(np.where(sparse, 0, end), number), self._solid[used][number])
             self._solid[used] = solid[ends]
             slow = np.where(sparse, np.maximum(head, solid) + first, 0)
-            slow = np.maximum(_running_max(slow, number), self._last_head[used][number])
+            slow = np.maximum(running_max(slow, number), self._last_head[used][number])
             self._last_head[used] = slow[ends]
             head_out = np.where(sparse, slow, head_out)
             tail_out = np.where(sparse, np.maximum(end, tail + first), end)
@@ -188,14 +188,17 @@ class Links:
         return int((costs.min(axis=0)[self._kind[links]] + self._latency[links]).min())
 
 
-def _running_max(values: Times, number: Times) -> Times:
-    """The largest so far among those with the same number; numbers go up."""
+def running_max(values: Times, number: Times) -> Times:
+    """The largest so far among those with the same number, in place; numbers go up."""
     least = int(values.min())
     span = int(values.max()) - least + 1
     if (int(number[-1]) + 2) * span > np.iinfo(np.int64).max:
         raise NotExact("times are too long to be sorted by link")
-    lifted = number * span
-    return np.maximum.accumulate(values - least + lifted) - lifted + least
+    lifted = number * span - least
+    values += lifted
+    np.maximum.accumulate(values, out=values)
+    values -= lifted
+    return values
 
 
 def run_in_windows(

@@ -16,10 +16,10 @@ import numpy as np
 
 from emu.collectives.layout import layout_of
 from emu.collectives.tree import Tree, all_reduce_trees
-from emu.scale.call import Answer, NotExact, OneCall
+from emu.scale.call import Answer, NotExact, OneCall, Times
 from emu.scale.connections import HOP_BITS, Connections
 from emu.scale.slices import Chunks, Links, run_in_windows, together
-from emu.scale.wires import check_plain, check_reach, wires_of
+from emu.scale.wires import check_plain, check_reach, most_wire_bytes, wires_of
 
 LATER: Final = 1 << 62
 MOST_CROSSINGS: Final = 60_000_000
@@ -44,7 +44,7 @@ def tree(call: OneCall) -> Answer:
         completed_ps=tuple(flow.completed_ps.tolist()),
         method="exact, vectorised, tree in slices of time",
         chunk_bytes=chunk_bytes,
-        wire_bytes_per_rank_max=flow.most_wire_bytes(call),
+        wire_bytes_per_rank_max=most_wire_bytes(call.topology, flow.wire_bytes),
     )
 
 
@@ -66,7 +66,7 @@ def long_tree(call: OneCall) -> Answer:
         method=f"estimate, not exact: {2 * n_first} of {len(full)} chunks, the others at the pace of the second half of"
         " those: within 5 % of exact runs of 16 to 64 ranks",
         chunk_bytes=chunk_bytes,
-        wire_bytes_per_rank_max=flows[1].most_wire_bytes(call) * len(full) // (2 * n_first),
+        wire_bytes_per_rank_max=most_wire_bytes(call.topology, flows[1].wire_bytes) * len(full) // (2 * n_first),
     )
 
 
@@ -122,11 +122,10 @@ class _Flow:
     def n_crossings(self) -> int:
         return self._connections.n_crossings
 
-    def most_wire_bytes(self, call: OneCall) -> int:
-        """The most that one rank's links have put on the wire."""
-        sent = np.zeros(len(call.topology.nodes), np.int64)
-        np.add.at(sent, [link.source for link in call.topology.links], self._links.wire_bytes)
-        return int(sent[list(call.topology.ranks)].max())
+    @property
+    def wire_bytes(self) -> Times:
+        """By link."""
+        return self._links.wire_bytes
 
     def run(self) -> None:
         run_in_windows(self._links, self._connections.followers(), self._n_ports, self._start(), self._cross, self._arrive)

@@ -158,3 +158,10 @@ class Lanes:
     def state(self) -> list[Times]:
         """All of it, each array once."""
         return list({id(its): its for its in (self.free_ps, self.solid_ps, self.last_head_ps, self.flow_tail_ps)}.values())
+
+
+def most_wire_bytes(topology: Topology, wire_bytes: Times) -> int:
+    """The most that the links of one rank have put on the wire, of all links' bytes."""
+    sent = np.zeros(len(topology.nodes), np.int64)
+    np.add.at(sent, [link.source for link in topology.links], wire_bytes)
+    return int(sent[list(topology.ranks)].max())

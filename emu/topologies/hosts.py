@@ -13,14 +13,22 @@ from emu.topologies.tiers import Same
 
 def inside(topology: Topology, rank: int) -> frozenset[int]:
     """Addresses (:attr:`Topology.addresses`) that the rank reaches without leaving its host, its own too."""
-    hosts = _hosts(Same(topology))
-    return frozenset(address for address, host in enumerate(hosts) if host == hosts[rank])
+    return _inside(Same(topology))[rank]
 
 
 @lru_cache(maxsize=4)
-def _hosts(same: Same) -> tuple[str | int, ...]:
+def _inside(same: Same) -> tuple[frozenset[int], ...]:
+    """By address those of the host that it lies in."""
+    hosts = _hosts(same.topology)
+    found: dict[str | int, list[int]] = {}
+    for address, host in enumerate(hosts):
+        found.setdefault(host, []).append(address)
+    its = {host: frozenset(addresses) for host, addresses in found.items()}
+    return tuple(its[host] for host in hosts)
+
+
+def _hosts(topology: Topology) -> tuple[str | int, ...]:
     """Per address the host that it lies in; where that is none, a number of its own."""
-    topology = same.topology
     joined: dict[int, set[str | int]] = {}
     for link in topology.links:
         joined.setdefault(link.target, set()).add(_host(topology, link.source))

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from emu.collectives.catalogue import COLLECTIVES, NCCLS, algorithms_for, collective_name, schedule_for
+from emu.bench.options import collective_among
+from emu.collectives.catalogue import COLLECTIVES, NCCLS, algorithms_for, schedule_for
 from emu.collectives.layout import layout_of
 from emu.drivers.choice import Chooser, predict_ps
 from emu.drivers.tuning import protocol_of, question_of
 from emu.errors import ConfigError
-from emu.parameters import did_you_mean
 from emu.protocols import nccl
 from emu.protocols.legal import AUTO, Protocol, usual_protocols
 from emu.topologies.endpoint_file import tuner_names
@@ -62,13 +62,7 @@ class Tuned:
 
 def tuned_collective(text: str) -> str:
     """The collective that is meant.  Raises ConfigError for one that has nothing to tune."""
-    try:
-        name = collective_name(text)
-    except ConfigError:
-        name = ""
-    if name not in TUNED:
-        raise ConfigError(f"{text!r} is not a collective to tune{did_you_mean(text, TUNED)}; use one of {', '.join(TUNED)}")
-    return name
+    return collective_among(text, TUNED, "tune")
 
 
 def tune(topology: Topology, collective: str, sizes_bytes: Iterator[int] | list[int]) -> Iterator[Tuned]:
